@@ -1,8 +1,8 @@
 //! Authorization as in a production cluster: a key file shared by the servers, an administrator, and an application
 //! user that is *not* root.
 //!
-//! The difference matters: a write block (`setUserWriteBlockMode`) stops the application and does not apply to
-//! root, so only an ordinary user shows whether a cut-over blocks writes.
+//! The difference between the two users matters: a write block (`setUserWriteBlockMode`) stops the application and
+//! does not apply to root, so only an ordinary user shows whether a cut-over blocks writes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,32 +17,33 @@ use crate::scratch;
 use crate::server::Server;
 use crate::wire;
 
-/// Name of the role that lets an ordinary user run commands through the stand-in router: the servers reserve the
-/// commands of that router for internal users otherwise.
+/// Name of the role that lets a user run commands through the stand-in router ([`crate::router`]); without it,
+/// servers accept that router's commands from internal users only.
 const ROUTED_ROLE: &str = "imagoTestbedRouted";
 
-/// A user of the `admin` database.
+/// Name and password of a user that is stored in the database `admin` of a test cluster.
 #[derive(Debug, Clone)]
 pub struct User {
-    /// Name of the user.
+    /// Name with which the user logs in.
     pub name: String,
-    /// Password, in hexadecimal, so that it needs no escaping in a connection string.
+    /// Password of the user, in hexadecimal, so that it needs no escaping in a connection string.
     pub password: String,
 }
 
-/// The users of a cluster with authorization.
+/// The two users and the key file of a MongoDB cluster with authorization.
 #[derive(Debug, Clone)]
 pub struct Credentials {
-    /// The administrator: root, to which a write block does not apply.
+    /// The administrator: has the role `root`, to which a write block does not apply.
     pub admin: User,
-    /// The application: reads and writes all databases, administers databases, is not root.
+    /// The application's user: reads and writes all databases and administers them (`dbAdminAnyDatabase`), but is not
+    /// root.
     pub app: User,
     /// Path of the key file by which the servers authenticate each other.
     pub key_file: PathBuf,
 }
 
 impl Credentials {
-    /// Generates passwords, and a key file in `folder`.
+    /// Generates random passwords for both users, and writes a random key file to `folder`.
     pub(crate) fn generate(folder: &Path) -> Result<Self> {
         let key_file = folder.join("cluster.key");
         scratch::write_private(&key_file, scratch::random_hex(48)?.as_bytes())?;
@@ -53,14 +54,15 @@ impl Credentials {
     }
 }
 
-/// Runs administrative commands on single nodes, as the administrator if the cluster has users.
+/// Runs administrative commands directly on single servers, logged in as the administrator if the cluster has users.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Admin<'a> {
     pub(crate) credentials: Option<&'a Credentials>,
 }
 
 impl Admin<'_> {
-    /// Runs `command` in the database `admin` directly on `server`, in any member state.
+    /// Runs `command` in the database `admin` directly on `server`, in any member state, and returns the reply. Fails
+    /// if there is none within `bound`.
     pub(crate) async fn run(
         &self,
         server: &Server,
@@ -70,7 +72,7 @@ impl Admin<'_> {
         self.run_in(server, "admin", command, bound).await
     }
 
-    /// Returns all documents of a small collection, read directly from `server`.
+    /// Returns all documents of the collection `coll`, at most 10,000, read directly from `server` within `bound`.
     pub(crate) async fn find(
         &self,
         server: &Server,
@@ -143,9 +145,10 @@ fn direct_client(port: u16, user: &User) -> Result<Client> {
     })
 }
 
-/// Creates both users on a replica set whose primary is `primary` and which has no users yet.
+/// Creates the administrator and the application's user on a replica set whose primary is `primary` and which has no
+/// users yet.
 ///
-/// With `routed`, both users also get the action that permits the stand-in router's commands.
+/// With `routed`, both users also get the action `internal`, which permits the stand-in router's commands.
 pub(crate) async fn create_users(
     primary: &Server,
     credentials: &Credentials,

@@ -9,16 +9,17 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 
 const EXECUTABLE: &str = "an executable file";
-/// Prefix of the name of the jar with Kafka's own classes; its dependencies are in the same folder.
+/// Prefix of the file name of the jar with Kafka's own classes; its dependencies are in the same folder.
 const KAFKA_JAR: &str = "kafka_2.13-";
-/// Path of Kafka's folder in the cache folder.
+/// Path of the folder with Kafka's jars, relative to the user's cache folder.
 const KAFKA_CACHED: &str = "imago/kafka-4.1.0";
-/// Prefix of the name of the jar with Cassandra's own classes.
+/// Prefix of the file name of the jar with Cassandra's own classes; its dependencies are in the same folder.
 const CASSANDRA_JAR: &str = "cassandra-all-";
-/// Path of Cassandra's folder in the cache folder.
+/// Path of the folder with Cassandra's jars, relative to the user's cache folder.
 const CASSANDRA_CACHED: &str = "imago/cassandra-5.0.9";
 
-/// Returns the path of `mongod`: from `IMAGO_MONGOD`, `PATH`, or the cache folder.
+/// Returns the path of `mongod`: from the environment variable `IMAGO_MONGOD`, else `PATH`, else the user's cache
+/// folder.
 pub fn find_mongod() -> Result<PathBuf> {
     const VARIABLE: &str = "IMAGO_MONGOD";
     let cached = cache_dir().join("imago/bin/mongod");
@@ -29,14 +30,15 @@ pub fn find_mongod() -> Result<PathBuf> {
     })
 }
 
-/// Returns the path of a real `mongos` from `IMAGO_MONGOS` or `PATH`, or `None` if this machine has none.
+/// Returns the path of a real `mongos` from the environment variable `IMAGO_MONGOS` or else `PATH`; `None` if this
+/// machine has no `mongos`.
 ///
-/// `None` is the usual case: package registries do not offer it, and [`crate::router`] replaces it.
+/// `None` is the usual case: package registries do not offer `mongos`, and [`crate::router`] replaces it.
 pub fn find_mongos() -> Result<Option<PathBuf>> {
     Ok(named_by("IMAGO_MONGOS")?.or_else(|| on_path("mongos")))
 }
 
-/// Returns the path of `redis-server`: from `IMAGO_REDIS`, or `PATH`.
+/// Returns the path of `redis-server`: from the environment variable `IMAGO_REDIS`, else `PATH`.
 pub fn find_redis() -> Result<PathBuf> {
     const VARIABLE: &str = "IMAGO_REDIS";
     named_by(VARIABLE)?.or_else(|| on_path("redis-server")).ok_or_else(|| Error::NoProgram {
@@ -46,34 +48,34 @@ pub fn find_redis() -> Result<PathBuf> {
     })
 }
 
-/// The files of a Kafka installation.
+/// Paths of the parts of a Kafka installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaFiles {
-    /// Path of a Java runtime, of version 17 or newer.
+    /// Path of the `java` program with which Kafka runs; version 17 or newer is required and not checked.
     pub java: PathBuf,
-    /// Path of the folder with Kafka's classes and their dependencies.
+    /// Path of the folder with the jars of Kafka and its dependencies.
     pub jars: PathBuf,
 }
 
-/// Returns the Kafka installation: the jars in the folder `IMAGO_KAFKA` or in the cache folder, with the Java
-/// runtime of `IMAGO_JAVA` or `PATH`.
+/// Returns the Kafka installation: the jars in the folder that `IMAGO_KAFKA` names, else in the cache folder, with
+/// the Java program that `IMAGO_JAVA` names, else the one in `PATH`.
 pub fn find_kafka() -> Result<KafkaFiles> {
     let wanted = "a folder with Kafka's jars (`libs` of its distribution)";
     let jars = find_jars("Kafka", "IMAGO_KAFKA", (KAFKA_JAR, KAFKA_CACHED), wanted)?;
     Ok(KafkaFiles { java: find_java()?, jars })
 }
 
-/// The files of a Cassandra installation.
+/// Paths of the parts of a Cassandra installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CassandraFiles {
-    /// Path of a Java runtime, of version 17 or newer.
+    /// Path of the `java` program with which Cassandra runs; version 17 or newer is required and not checked.
     pub java: PathBuf,
-    /// Path of the folder with Cassandra's classes and their dependencies.
+    /// Path of the folder with the jars of Cassandra and its dependencies.
     pub jars: PathBuf,
 }
 
-/// Returns the Cassandra installation: the jars in the folder `IMAGO_CASSANDRA` or in the cache folder, with the
-/// Java runtime of `IMAGO_JAVA` or `PATH`.
+/// Returns the Cassandra installation: the jars in the folder that `IMAGO_CASSANDRA` names, else in the cache folder,
+/// with the Java program that `IMAGO_JAVA` names, else the one in `PATH`.
 pub fn find_cassandra() -> Result<CassandraFiles> {
     let wanted = "a folder with Cassandra's jars (`lib` of its distribution)";
     let (own, cached) = (CASSANDRA_JAR, CASSANDRA_CACHED);
@@ -90,8 +92,8 @@ fn find_java() -> Result<PathBuf> {
     })
 }
 
-/// Returns the folder with a program's jars: the one that `variable` names, else `cached` in the cache folder. A
-/// folder is accepted if it has a jar whose name begins with `own`.
+/// Returns the folder with the jars of `program`: the one that the environment variable `variable` names, else the
+/// path `cached` in the cache folder. A folder is accepted if it has a jar whose file name begins with `own`.
 fn find_jars(
     program: &'static str,
     variable: &'static str,
@@ -142,7 +144,8 @@ fn cache_dir() -> PathBuf {
     dir_or_home("XDG_CACHE_HOME", ".cache")
 }
 
-/// Returns the folder that `variable` names, or `fallback` in the home folder (XDG base directories).
+/// Returns the absolute path that the environment variable `variable` contains, or `fallback` in the home folder if
+/// it contains none (XDG base directories).
 pub(crate) fn dir_or_home(variable: &str, fallback: &str) -> PathBuf {
     let absolute = env::var_os(variable).map(PathBuf::from).filter(|dir| dir.is_absolute());
     absolute.unwrap_or_else(|| {

@@ -19,10 +19,12 @@ use crate::place::Place;
 use crate::port::{Port, SharedPorts};
 use crate::wire;
 
-/// Number of tokens of a node: few, so that ranges are calculated quickly, and more than one, as in real clusters.
+/// Number of tokens (`num_tokens`) of a node: few, so that ranges are calculated quickly, and more than one, as in
+/// real clusters.
 const TOKENS: u32 = 8;
 
-/// Java packages, with their modules, that Cassandra uses although they are not exported to it.
+/// Java packages, as `module/package`, that Cassandra uses although their modules do not export them
+/// (`--add-exports`).
 const EXPORTS: [&str; 11] = [
     "java.base/jdk.internal.misc",
     "java.base/jdk.internal.ref",
@@ -37,7 +39,7 @@ const EXPORTS: [&str; 11] = [
     "jdk.compiler/com.sun.tools.javac.file",
 ];
 
-/// Java packages, with their modules, that Cassandra accesses by reflection.
+/// Java packages, as `module/package`, that Cassandra accesses by reflection (`--add-opens`).
 const OPENS: [&str; 14] = [
     "java.base/java.io",
     "java.base/java.lang",
@@ -55,7 +57,7 @@ const OPENS: [&str; 14] = [
     "java.base/sun.nio.ch",
 ];
 
-/// Logging configuration of a node.
+/// Content of a node's `logback.xml`: INFO and above to standard output.
 const LOGGING: &str = r#"<configuration>
   <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
     <encoder><pattern>%date{ISO8601} %-5level %logger{0} %msg%n</pattern></encoder>
@@ -64,26 +66,26 @@ const LOGGING: &str = r#"<configuration>
 </configuration>
 "#;
 
-/// A node of a Cassandra cluster.
+/// Settings of one node of a Cassandra cluster, from which its files and command line are made.
 #[derive(Debug)]
 pub(crate) struct Cassandra {
     pub(crate) installed: CassandraFiles,
     pub(crate) cluster: String,
     pub(crate) ports: Arc<SharedPorts>,
-    /// Loopback address of the node.
+    /// Loopback address on which the node listens.
     pub(crate) host: Ipv4Addr,
     /// Address of the seed node, from which other nodes learn of the cluster.
     pub(crate) seed: Ipv4Addr,
     pub(crate) rack: String,
     pub(crate) heap_mb: u32,
-    /// CPU limit of the node; `None` if it is unlimited.
+    /// CPU limit of the node; `None` if the node is unlimited.
     pub(crate) share: Option<CpuShare>,
-    /// Port on 127.0.0.1 for `nodetool`; each node has its own.
+    /// JMX port on 127.0.0.1 to which `nodetool` connects; each node has its own.
     pub(crate) management: Port,
 }
 
 impl Cassandra {
-    /// Writes the node's configuration files.
+    /// Writes the node's configuration files, and a script `nodetool`, to the configuration folder of `place`.
     pub(crate) fn prepare(&self, place: &Place) -> Result<()> {
         let folder = place.configuration();
         let doing = || format!("write the configuration {}", folder.display());
@@ -185,7 +187,7 @@ impl Cassandra {
         settings
     }
 
-    /// Returns the node's address for clients.
+    /// Returns the socket address on which the node accepts clients (native protocol).
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((self.host, self.ports.clients.number()))
     }
@@ -206,12 +208,13 @@ fn module_options() -> Vec<String> {
     exports.chain(opens.flat_map(|name| option("--add-opens", name))).collect()
 }
 
-/// Returns the word quoted for the shell.
+/// Returns `word` in single quotes, as a shell reads it.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Asks a node for the options of its protocol. A node answers this only once it has joined and accepts clients.
+/// Sends OPTIONS of Cassandra's native protocol to `node`, and succeeds if SUPPORTED is returned within `bound`. A
+/// node replies only once it has joined the cluster and accepts clients.
 pub(crate) async fn ask_options(node: SocketAddr, bound: Duration) -> Result<()> {
     // Version 4, no flags, stream 0, OPTIONS (5), no body.
     const REQUEST: [u8; 9] = [4, 0, 0, 0, 5, 0, 0, 0, 0];

@@ -16,29 +16,29 @@ use crate::scratch::Scratch;
 use crate::server::{Launch, Server};
 use crate::servers::Servers;
 
-/// Specification of a Cassandra cluster.
+/// Specification of a Cassandra cluster of a testbed: size, racks and limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CassandraSpec {
     /// Name of the testbed, which prefixes the names of its nodes.
     pub name: String,
-    /// Number of nodes.
+    /// Number of nodes, 1 to 32.
     pub nodes: u8,
-    /// Number of racks, to which the nodes are assigned in turn.
+    /// Number of racks, at most as many as nodes; the nodes are assigned to the racks in turn.
     pub racks: u8,
-    /// Heap of each node, in MiB.
+    /// Size of each node's Java heap, in MiB.
     pub heap_mb: u32,
     /// CPU limit of each node, in percent of one processor; `None` for no limit.
     pub cpu_percent: Option<u16>,
-    /// Folder in which data and logs are created; `None` for the system's temporary folder.
+    /// Folder in which the cluster's folder for data and logs is created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
 }
 
 impl CassandraSpec {
-    /// Default heap of a node, in MiB.
+    /// Default size of a node's Java heap, in MiB.
     pub const HEAP_MB: u32 = 512;
-    /// Least heap with which a node works, in MiB.
+    /// Least size of a Java heap with which a node works, in MiB.
     const HEAP_MB_MIN: u32 = 256;
-    /// Most nodes on one machine.
+    /// Limit of the number of nodes of one cluster, all on this machine.
     const NODES_MAX: u8 = 32;
 
     /// Returns the specification of a cluster of `nodes` nodes, all in one rack.
@@ -54,7 +54,7 @@ impl CassandraSpec {
         }
     }
 
-    /// Checks that the cluster can be started. The error names the value to change.
+    /// Checks that a cluster can be started from this specification. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         let Self { nodes, racks, heap_mb, cpu_percent, .. } = *self;
         if !valid_name(&self.name) {
@@ -75,8 +75,8 @@ impl CassandraSpec {
     }
 }
 
-/// Number of attempts to start a node that ends while it joins: a node that joins soon after another one sometimes
-/// does.
+/// Limit of the number of attempts to start one node, the first included. Only a node whose process ends while it
+/// joins is started again: a node that joins soon after another one sometimes ends.
 const JOIN_TRIES: u32 = 3;
 
 /// A running Cassandra cluster; dropping it kills its nodes and removes their data.
@@ -137,25 +137,26 @@ impl CassandraCluster {
         &self.spec
     }
 
-    /// Returns the connection string, `cassandra://host:port,host:port`.
+    /// Returns the connection string of all nodes, `cassandra://host:port,host:port`.
     #[must_use]
     pub fn uri(&self) -> String {
         format!("cassandra://{}", self.nodes.addresses())
     }
 
-    /// Returns the reason why CPU limits were requested but are unavailable, or `None`.
+    /// Returns the reason why CPU limits were requested but are unavailable; `None` if they are in force or were not
+    /// requested.
     #[must_use]
     pub fn unshared(&self) -> Option<&str> {
         self.unshared.as_deref()
     }
 
-    /// Returns the current state of all nodes.
+    /// Returns name, address and process of every node, running or not.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeInfo> {
         self.nodes.infos()
     }
 
-    /// Returns the folder with data and logs.
+    /// Returns the folder of this cluster, which contains data, configuration and logs of its nodes.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.path()
@@ -167,7 +168,8 @@ impl CassandraCluster {
         &self.nodes
     }
 
-    /// Returns the folder with the configuration of a node and its `nodetool`; `folder` is the cluster's folder.
+    /// Returns the path of the folder with the configuration of the node named `node` and its `nodetool` script;
+    /// `folder` is the cluster's folder ([`Self::folder`]).
     #[must_use]
     pub fn configuration_of(folder: &Path, node: &str) -> PathBuf {
         folder.join(node).with_extension("conf")

@@ -7,17 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Files by which a server offers TLS. A client may use the same certificate.
+/// Paths of the certificates with which a test server offers TLS. A client may use the same certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Certificates {
-    /// Path of a certificate and its key (PEM), for 127.0.0.1.
+    /// Path of a PEM file with a server certificate for 127.0.0.1, followed by its private key.
     pub server: PathBuf,
-    /// Path of the certificate of the authority that signed it (PEM).
+    /// Path of the PEM file with the certificate of the authority that signed the server certificate.
     pub authority: PathBuf,
 }
 
 impl Certificates {
-    /// Creates an authority, and a certificate that it signed for 127.0.0.1, in a folder. They are valid for two days.
+    /// Creates a certificate authority, and a server certificate for 127.0.0.1 signed by that authority, as files in
+    /// `folder`. Both are valid for two days.
     ///
     /// # Errors
     /// Returns an error if `openssl` is missing or fails.

@@ -19,7 +19,7 @@ use crate::times;
 pub use crate::spec::{ClusterSpec, NodeInfo, Role, valid_name};
 
 impl NodeInfo {
-    /// Returns the current state of a server.
+    /// Returns the present description of `server`, a member of the replica set `set`, in the role `role`.
     pub(crate) fn of(server: &Server, set: &str, role: Role) -> Self {
         Self {
             name: server.name().to_owned(),
@@ -33,7 +33,7 @@ impl NodeInfo {
     }
 }
 
-/// A running cluster; dropping it kills its servers and removes their data.
+/// A running MongoDB cluster; dropping it kills its servers and removes their data.
 #[derive(Debug)]
 pub struct Cluster {
     // Fields drop in this order: the router, then the servers, then the folder with their data.
@@ -110,7 +110,8 @@ impl Cluster {
         self.has_config_fault.load(Ordering::Relaxed)
     }
 
-    /// Records the injection of a fault into a node, or into a replica set's primary.
+    /// Records that a fault is injected into a node, or into the primary of a replica set. Only faults of the config
+    /// server are remembered.
     pub(crate) fn record_fault(&self, node_or_set: &str) {
         if node_or_set.starts_with(&config_set_name(&self.spec)) {
             self.has_config_fault.store(true, Ordering::Relaxed);
@@ -146,13 +147,15 @@ impl Cluster {
         &self.spec
     }
 
-    /// Returns the connection string of the application; with authorization, that of a user that is not root.
+    /// Returns the connection string of the application, through the router if there is one; with authorization, it
+    /// contains the login of a user that is not root.
     #[must_use]
     pub fn uri(&self) -> String {
         self.uri_as(self.credentials.as_ref().map(|credentials| &credentials.app))
     }
 
-    /// Returns the connection string of the administrator; without authorization, the same as [`Self::uri`].
+    /// Returns the connection string with the administrator's login; without authorization, the same as
+    /// [`Self::uri`].
     #[must_use]
     pub fn admin_uri(&self) -> String {
         self.uri_as(self.credentials.as_ref().map(|credentials| &credentials.admin))
@@ -166,31 +169,33 @@ impl Cluster {
         }
     }
 
-    /// Returns the users of the cluster, or `None` without authorization.
+    /// Returns the cluster's users and key file; `None` if the cluster runs without authorization.
     #[must_use]
     pub fn credentials(&self) -> Option<&Credentials> {
         self.credentials.as_ref()
     }
 
-    /// Returns the reason why CPU limits were requested but are unavailable, or `None`.
+    /// Returns the reason why CPU limits were requested but are unavailable; `None` if they are in force or were not
+    /// requested.
     #[must_use]
     pub fn unshared(&self) -> Option<&str> {
         self.sets.iter().find_map(|set| set.unshared.as_deref())
     }
 
-    /// Returns the names of the replica sets: the shards in order, then the config server's.
+    /// Returns the names of all replica sets: the shards in order, then the config server. Without shards there is
+    /// one.
     pub fn set_names(&self) -> impl Iterator<Item = &str> {
         self.sets.iter().map(|set| &*set.name)
     }
 
-    /// Returns the members of a replica set as `SET/HOST:PORT,…`, the form that servers use among themselves, or
-    /// `None` if there is no such set.
+    /// Returns the members of the replica set named `set` as `SET/HOST:PORT,…`, the form that servers use among
+    /// themselves; `None` if there is no such replica set.
     #[must_use]
     pub fn seed(&self, set: &str) -> Option<String> {
         self.sets.iter().find(|candidate| candidate.name == set).map(ReplicaSet::seed)
     }
 
-    /// Returns the current state of all nodes.
+    /// Returns name, role, address and process of every node, the router included, running or not.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeInfo> {
         let members = self.sets.iter().flat_map(|set| {
@@ -199,7 +204,7 @@ impl Cluster {
         members.chain(self.router.as_ref().map(RouterProcess::info)).collect()
     }
 
-    /// Returns the folder with data and logs.
+    /// Returns the folder of this cluster, which contains the data and logs of its servers.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.path()
@@ -210,7 +215,7 @@ fn config_set_name(spec: &ClusterSpec) -> String {
     format!("{}-cfg", spec.name)
 }
 
-/// Returns name, purpose and number of members of each replica set of a cluster.
+/// Returns name, purpose and number of members of each replica set that a cluster of this specification has.
 fn planned_sets(spec: &ClusterSpec) -> Vec<(String, Purpose, u32)> {
     let Some(shards) = spec.shards else {
         return vec![(spec.name.clone(), Purpose::Standalone, spec.members)];

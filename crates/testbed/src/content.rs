@@ -1,6 +1,6 @@
 //! The content of a testbed: a cluster of MongoDB, Cassandra or Redis, or a single server.
 //!
-//! Only this module distinguishes them; the [`supervisor`](crate::supervisor) treats all alike.
+//! Only this module distinguishes the databases; the [`supervisor`](crate::supervisor) treats all contents alike.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::redis_cluster::{RedisCluster, RedisClusterSpec};
 use crate::single::{Engine, Single, SingleSpec};
 
-/// Specification of the servers of a testbed.
+/// Specification of the servers that a testbed consists of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContentSpec {
@@ -52,7 +52,7 @@ impl From<SingleSpec> for ContentSpec {
 }
 
 impl ContentSpec {
-    /// Returns the name of the testbed.
+    /// Returns the name of the testbed, which prefixes the names of its nodes.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -63,7 +63,7 @@ impl ContentSpec {
         }
     }
 
-    /// Returns the name of the database as commands use it.
+    /// Returns the name of the database product as command lines use it: `mongodb`, `cassandra`, `redis` or `kafka`.
     #[must_use]
     pub fn database(&self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl ContentSpec {
         }
     }
 
-    /// Returns the number of shards, in Redis that of masters, or `None` if the content is not sharded.
+    /// Returns the number of shards, or of masters of a Redis Cluster; `None` if the content is not sharded.
     #[must_use]
     pub fn shards(&self) -> Option<u32> {
         match self {
@@ -83,7 +83,8 @@ impl ContentSpec {
         }
     }
 
-    /// Returns the number of members of each replica set with data, or of equal nodes; 1 for a single server.
+    /// Returns the number of members of each MongoDB replica set with data, of nodes of Cassandra, or of a Redis
+    /// master and its replicas together; 1 for a single server.
     #[must_use]
     pub fn members(&self) -> u32 {
         match self {
@@ -94,7 +95,7 @@ impl ContentSpec {
         }
     }
 
-    /// Returns true if the content has users and a key file.
+    /// Returns true if the servers run with authorization, so that the testbed has users and a key file.
     #[must_use]
     pub fn auth(&self) -> bool {
         self.cluster().is_some_and(|spec| spec.auth)
@@ -107,7 +108,7 @@ impl ContentSpec {
         }
     }
 
-    /// Checks that the content can be started. The error names the value to change.
+    /// Checks that the servers can be started from this specification. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Cluster(spec) => spec.check(),
@@ -117,7 +118,8 @@ impl ContentSpec {
         }
     }
 
-    /// Checks that this machine has the required programs. The error states how to install them.
+    /// Checks that the server programs that this content requires are installed. The error states how to install
+    /// them.
     pub fn find_programs(&self) -> Result<()> {
         match self {
             Self::Cluster(_) => binary::find_mongod().map(drop),
@@ -142,7 +144,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Starts the servers and waits until they can be used.
+    /// Starts the servers that `spec` describes and waits until clients can use them.
     pub(crate) async fn start(spec: ContentSpec) -> Result<Self> {
         match spec {
             ContentSpec::Cluster(spec) => {
@@ -156,7 +158,7 @@ impl Content {
         }
     }
 
-    /// Returns the application's connection string.
+    /// Returns the connection string for the application's user.
     pub(crate) fn uri(&self) -> String {
         match self {
             Self::Cluster(cluster) => cluster.uri(),
@@ -166,7 +168,7 @@ impl Content {
         }
     }
 
-    /// Returns the administrator's connection string.
+    /// Returns the connection string for the administrator; the same as [`Self::uri`] if the content has no users.
     pub(crate) fn admin_uri(&self) -> String {
         match self {
             Self::Cluster(cluster) => cluster.admin_uri(),
@@ -176,7 +178,8 @@ impl Content {
         }
     }
 
-    /// Returns the reason why CPU limits were requested but are unavailable, or `None`.
+    /// Returns the reason why CPU limits were requested but are unavailable; `None` if they are in force or were not
+    /// requested.
     pub(crate) fn unshared(&self) -> Option<String> {
         match self {
             Self::Cluster(cluster) => cluster.unshared().map(str::to_owned),
@@ -249,8 +252,8 @@ impl Content {
         }
     }
 
-    /// Makes the primary of the node's replica set step down, or a replica of Redis take over from its master.
-    /// Returns the replica set, or the old master, and the new primary or master.
+    /// Makes the primary of the replica set of `node` step down, or a replica take over from the Redis master `node`.
+    /// Returns the name of the replica set or the old master, and the name of the new primary or master.
     pub(crate) async fn step_down(&self, node: &str) -> Result<(String, String)> {
         match self {
             Self::Cluster(cluster) => {
@@ -273,7 +276,7 @@ impl Content {
     }
 }
 
-/// Returns the single server if `node` is its name, else an error.
+/// Returns `single` if `node` is the name of its only node, else an error.
 fn named<'a>(single: &'a Single, node: &str) -> Result<&'a Single> {
     let known = single.node().name;
     if known == node {

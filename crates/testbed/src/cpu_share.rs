@@ -1,10 +1,10 @@
 //! CPU limit of a node, enforced by a control group of the kernel, so that nodes on one machine slow each other
 //! down no more than nodes on separate machines.
 //!
-//! A process enters its group before it becomes the server, so that a JVM counts its processors under the limit.
-//! The name of a group contains the process that made it; groups of processes that ended are removed by the next
-//! process. Both versions of control groups are supported. If there is neither, or this user may not make groups,
-//! there is no limit, and its owner reports that.
+//! A process enters its group before it becomes the server, so that a JVM counts its processors under the limit. The
+//! name of a group contains the process that made it; groups of processes that ended are removed by the next process
+//! that makes one. Both versions of control groups are supported. If the machine has neither, or this user may not
+//! make groups, nodes run without a limit, and the testbed reports the reason.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,25 +13,27 @@ use std::process::Command;
 
 use crate::process::{Liveness, ProcessId};
 
-/// Period after which the quota of a group is renewed, in µs. It is short, so that a server that has used up its
-/// quota is not suspended for long.
+/// Period after which the kernel renews the CPU quota of a group, in µs. It is short, so that a server that has used
+/// up its quota is not suspended for long.
 const PERIOD_US: u64 = 20_000;
 const PREFIX: &str = "imago-testbed-";
-/// Shell script that writes its own process id to the file in the first argument, and executes the command in the
-/// others.
+/// Shell script that writes its own process id to the file in argument 0, and executes the command in the remaining
+/// arguments.
 const ENTER: &str = r#"echo $$ > "$0" && exec "$@""#;
 
-/// Hierarchy of control groups, which determines where groups are made and how a limit is written.
+/// Version and mount point of the machine's control groups, which determine where groups are made and how a limit is
+/// written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hierarchy {
-    /// Version 1: the hierarchy of the controller `cpu`.
+    /// Version 1, with the mount point of the controller `cpu`.
     V1(PathBuf),
-    /// Version 2: the hierarchy of all controllers.
+    /// Version 2, with the mount point common to all controllers.
     V2(PathBuf),
 }
 
 impl Hierarchy {
-    /// Returns the machine's hierarchy according to its mounts, or the reason why there is none.
+    /// Returns the hierarchy with the CPU controller in `mounts`, the content of `/proc/mounts`, or the reason why
+    /// there is none.
     fn of(mounts: &str) -> Result<Self, String> {
         let mut two = None;
         for line in mounts.lines() {
@@ -63,7 +65,7 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the files, with their content, that limit a group to `percent` of one processor.
+    /// Returns the names and new contents of the group's files that limit it to `percent` of one processor.
     fn limit(&self, percent: u16) -> Vec<(&'static str, String)> {
         let quota_us = PERIOD_US * u64::from(percent) / 100;
         match self {
@@ -75,7 +77,7 @@ impl Hierarchy {
         }
     }
 
-    /// Returns the file, with its content, that removes the limit of a group.
+    /// Returns the name and new content of the group's file that removes its limit.
     fn no_limit(&self) -> (&'static str, String) {
         match self {
             Self::V1(_) => ("cpu.cfs_quota_us", "-1".to_owned()),
@@ -84,7 +86,7 @@ impl Hierarchy {
     }
 }
 
-/// CPU limit of one node; dropping it removes the group, whose processes must have ended.
+/// CPU limit of one node, as a control group; dropping it removes the group, whose processes must have ended.
 #[derive(Debug)]
 pub(crate) struct CpuShare {
     group: PathBuf,
@@ -93,10 +95,11 @@ pub(crate) struct CpuShare {
 }
 
 impl CpuShare {
-    /// Least limit of a server, in percent of one processor: with less none of them answers within a useful time.
+    /// Least CPU limit of a server, in percent of one processor: with less no server replies within a useful time.
     pub(crate) const PERCENT_MIN: u16 = 10;
 
-    /// Makes a group if a limit is requested. If that fails, returns `None` and stores the reason in `missing`.
+    /// Makes a control group for `node` if `percent`, the limit in percent of one processor, is given. If that fails,
+    /// returns `None` and stores the reason in `missing`.
     pub(crate) fn if_requested(
         node: &str,
         percent: Option<u16>,
@@ -106,14 +109,16 @@ impl CpuShare {
         made.ok()
     }
 
-    /// Returns a description of the fault of a requested limit, or `None` if it is valid.
+    /// Returns the reason why `percent`, a limit in percent of one processor, is invalid; `None` if it is valid or
+    /// absent.
     pub(crate) fn limit_error(percent: Option<u16>) -> Option<String> {
         let percent = percent.filter(|percent| *percent < Self::PERCENT_MIN)?;
         let least = Self::PERCENT_MIN;
         Some(format!("{percent} % of a processor: a server needs at least {least} %"))
     }
 
-    /// Makes a group that is limited to `percent` of one processor, or returns the reason why that is impossible.
+    /// Makes a control group for `node` that is limited to `percent` of one processor, or returns the reason why that
+    /// is impossible.
     pub(crate) fn of(node: &str, percent: u16) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/mounts").map_err(|error| error.to_string())?;
         Self::make(&Hierarchy::of(&mounts)?, node, percent)
@@ -132,7 +137,7 @@ impl CpuShare {
         Ok(share)
     }
 
-    /// Enforces the limit of the group, or suspends it.
+    /// Puts the CPU limit of the group in force if `is_enforced`, else removes it until the next call.
     pub(crate) fn enforce(&self, is_enforced: bool) -> std::io::Result<()> {
         let files = if is_enforced {
             self.hierarchy.limit(self.percent)
@@ -142,7 +147,7 @@ impl CpuShare {
         files.into_iter().try_for_each(|(file, content)| fs::write(self.group.join(file), content))
     }
 
-    /// Returns a command that runs `program` in this group; arguments that are added are those of `program`.
+    /// Returns a command that runs `program` in this group; arguments that the caller adds are those of `program`.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", ENTER]).arg(self.group.join("cgroup.procs")).arg(program);
@@ -156,7 +161,8 @@ impl Drop for CpuShare {
     }
 }
 
-/// Removes a group. Attempts are repeated because the kernel may still count a process that was just killed.
+/// Removes the folder of a control group. Attempts are repeated for half a second, because the kernel may still count
+/// a process that was just killed.
 fn remove(group: &Path) {
     const ATTEMPTS: u32 = 20;
     for _ in 0..ATTEMPTS {
@@ -170,7 +176,8 @@ fn remove(group: &Path) {
     tracing::warn!(group = %group.display(), "could not remove a control group");
 }
 
-/// Removes the groups of processes that ended. Their servers have ended too: the kernel killed them.
+/// Removes the testbed groups in `folder` whose creating process ended. Their servers have ended too: the kernel
+/// killed them.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -181,7 +188,7 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Returns the process that made a group with this name, or `None` if the name is not that of a testbed's group.
+/// Returns the process that made the control group named `name`; `None` if that is not the name of a testbed's group.
 fn owner(name: &OsStr) -> Option<ProcessId> {
     let mut numbers = name.to_str()?.strip_prefix(PREFIX)?.split('-');
     let pid = numbers.next()?.parse().ok()?;

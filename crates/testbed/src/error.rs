@@ -3,101 +3,101 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-/// Result of this crate's operations.
+/// Result of this crate's operations; the error is [`Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Reason why a server or cluster could not be started, stopped or queried, or a fault not be injected.
+/// Reason why a server or cluster could not be started, stopped or queried, or why a fault could not be injected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A server program was not found.
+    /// A server program was not found on this machine.
     #[error(
         "no `{program}` found: looked at ${variable} and {looked}; \
          run `make setup`, or name one in {variable}"
     )]
     NoProgram {
-        /// Name of the program.
+        /// File name of the program.
         program: &'static str,
-        /// Name of the environment variable that may contain its path.
+        /// Name of the environment variable that may contain the program's path.
         variable: &'static str,
-        /// The other places that were searched.
+        /// Description of the other places that were searched for the program.
         looked: String,
     },
 
     /// An environment variable names a file or folder that is not the required program.
     #[error("{variable} names {}, which is not {wanted}: correct or unset it", path.display())]
     BadProgram {
-        /// Name of the environment variable.
+        /// Name of the environment variable with the wrong value.
         variable: &'static str,
-        /// Value of the variable.
+        /// Value of the environment variable.
         path: PathBuf,
-        /// What the variable must name.
+        /// Description of the file or folder that the variable must name.
         wanted: &'static str,
     },
 
-    /// The specification cannot be built.
+    /// A testbed, or a part of it, cannot be built; the text names the value to change or the failed step.
     #[error("cannot build this testbed: {0}")]
     Spec(String),
 
     /// An operation of the operating system failed.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// The operation and its object.
+        /// Description of the operation and its object, as a verb phrase.
         doing: String,
-        /// The system's error.
+        /// Error that the operating system returned.
         source: std::io::Error,
     },
 
-    /// No free port was found.
+    /// No free port was found on 127.0.0.1.
     #[error("found no free port on 127.0.0.1 in {attempts} attempts: stop other servers")]
     NoPort {
         /// Number of ports that were tried.
         attempts: u32,
     },
 
-    /// A server ended without having been requested to.
+    /// A server's process ended although nothing requested that.
     #[error("{node} ended with {status} before it replied; the end of its log {}:\n{tail}", log.display())]
     ServerEnded {
-        /// Name of the server.
+        /// Name of the server that ended.
         node: String,
-        /// Exit status of its process.
+        /// Exit status of the server's process.
         status: ExitStatus,
-        /// Path of its log.
+        /// Path of the server's log.
         log: PathBuf,
-        /// Last lines of the log.
+        /// Last lines of the log, preceded by the last error before them.
         tail: String,
     },
 
-    /// A condition was not met within its time limit.
+    /// An awaited condition was not met within its time limit.
     #[error("timed out after {bound_s} s waiting for {what}; last state: {last}")]
     TimedOut {
-        /// The awaited condition.
+        /// Description of the awaited condition.
         what: String,
-        /// Time limit, in seconds.
+        /// Time limit of the wait, in seconds.
         bound_s: u64,
-        /// Last observation before the time limit.
+        /// Description of the last state that was observed before the time limit.
         last: String,
     },
 
-    /// A server rejected a command.
+    /// A server replied to a command with an error.
     #[error("{node} refused `{command}`: {message} (code {code})")]
     Refused {
-        /// Name or address of the server.
+        /// Name or address of the server that rejected the command.
         node: String,
-        /// Name of the command.
+        /// Name of the rejected command.
         command: String,
-        /// The server's message.
+        /// Message in the server's reply.
         message: String,
-        /// The server's error code.
+        /// Error code in the server's reply.
         code: i32,
     },
 
-    /// A server did not reply, or its reply is malformed.
+    /// A server did not reply to a command, or its reply is malformed.
     #[error("cannot run `{command}` on {node}: {reason}")]
     Unanswered {
-        /// Name or address of the server.
+        /// Name or address of the server to which the command was sent.
         node: String,
-        /// Name of the command.
+        /// Name of the command that was sent.
         command: String,
         /// Reason why there is no valid reply.
         reason: String,
@@ -106,70 +106,70 @@ pub enum Error {
     /// The cluster has no node or replica set of this name.
     #[error("cluster {cluster} has no {what} named {name}: it has {known}")]
     Unknown {
-        /// Name of the cluster.
+        /// Name of the cluster that was searched.
         cluster: String,
-        /// `node` or `replica set`.
+        /// Kind of the searched object: `node` or `replica set`.
         what: &'static str,
-        /// The requested name.
+        /// Name that was requested and does not exist.
         name: String,
-        /// The existing names.
+        /// Names that exist in the cluster, separated by commas.
         known: String,
     },
 
-    /// A name is not valid for a testbed.
+    /// A name is not valid for a testbed (1 to 32 of a–z, 0–9 and `-`, beginning with a letter).
     #[error(
         "{name:?} is not a valid name of a testbed: use 1 to 32 of a–z, 0–9 and `-`, beginning \
          with a letter"
     )]
     BadName {
-        /// The name.
+        /// The invalid name.
         name: String,
     },
 
-    /// A testbed of this name is already running.
+    /// A testbed with the requested name is already running.
     #[error(
         "a testbed named {name} is already running (supervised by process {pid}): use another \
          name, or stop it with `imago testbed down {name}`"
     )]
     NameTaken {
-        /// The name.
+        /// Name of the running testbed.
         name: String,
-        /// Process id of its supervisor.
+        /// Process id of that testbed's supervisor.
         pid: u32,
     },
 
-    /// No testbed of this name is running.
+    /// No testbed with the requested name is running.
     #[error("no testbed is named {name}: {known}")]
     NoSuchTestbed {
-        /// The requested name.
+        /// Name that was requested and does not exist.
         name: String,
-        /// The existing names.
+        /// Text that lists the names of the running testbeds.
         known: String,
     },
 
     /// The supervisor of a testbed could not execute a request.
     #[error("the testbed {name}: {reason}")]
     Supervisor {
-        /// Name of the testbed.
+        /// Name of the testbed whose supervisor failed.
         name: String,
-        /// Message of the supervisor, or how it ended.
+        /// Message of the supervisor, or a description of how its process ended.
         reason: String,
     },
 
-    /// The state of a node does not allow the request.
+    /// The state of a node does not allow the requested action.
     #[error("cannot {action} {node}: it {state}")]
     WrongState {
-        /// The request.
+        /// The requested action, as a verb phrase.
         action: &'static str,
-        /// Name of the node.
+        /// Name of the node that cannot execute the action.
         node: String,
         /// Present state of the node, as a verb phrase.
         state: &'static str,
     },
 }
 
-/// Returns the last lines of a log, preceded by the last error before them: a server that logs much while it ends
-/// has logged the reason earlier.
+/// Returns the last 12 lines of the log text `log`, preceded by the last error before them: a server that logs much
+/// while it ends has logged the reason earlier.
 fn log_tail(log: &str) -> String {
     const LINES: usize = 12;
     let lines: Vec<&str> = log.lines().collect();
@@ -184,14 +184,16 @@ fn log_tail(log: &str) -> String {
 }
 
 impl Error {
-    /// Returns the error for a server that ended, with the end of its log.
+    /// Returns the error for the server `node` whose process ended with `status`; it contains the end of the file
+    /// `log`.
     pub(crate) fn server_ended(node: &str, status: ExitStatus, log: &Path) -> Self {
         let content = std::fs::read_to_string(log).unwrap_or_default();
         let tail = log_tail(&content);
         Self::ServerEnded { node: node.to_owned(), status, log: log.to_path_buf(), tail }
     }
 
-    /// Returns a function that wraps a system error with the attempted operation.
+    /// Returns a function that wraps an error of the operating system with `doing`, the attempted operation as a verb
+    /// phrase.
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let doing = doing.into();
         move |source| Self::Io { doing, source }

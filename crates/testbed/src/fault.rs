@@ -12,11 +12,11 @@ use crate::router_process::RouterProcess;
 use crate::server::Server;
 use crate::times;
 
-/// Time for which a primary that stepped down is not eligible, in seconds.
+/// Time for which a primary that stepped down cannot be elected again, in seconds.
 const STEP_DOWN_S: i32 = 5;
 
 impl Cluster {
-    /// Kills a node at once (kill -9). Its port and data remain reserved for it.
+    /// Kills the node named `node` at once (SIGKILL). Its port and data remain reserved for it.
     pub fn kill(&self, node: &str) -> Result<()> {
         self.record_fault(node);
         match self.router_named(node) {
@@ -25,26 +25,27 @@ impl Cluster {
         }
     }
 
-    /// Asks a node with data to end (SIGTERM), and waits until it has ended. Its port and data remain reserved for
-    /// it.
+    /// Asks the node named `node` to end (SIGTERM), and waits until its process has ended. Its port and data remain
+    /// reserved for it.
     #[crate::boxed]
     pub async fn terminate(&self, node: &str) -> Result<()> {
         self.record_fault(node);
         self.server(node)?.terminate().await
     }
 
-    /// Suspends a node (SIGSTOP): its connections stay open and silent.
+    /// Suspends the node named `node` (SIGSTOP): its connections stay open and silent.
     pub fn stop(&self, node: &str) -> Result<()> {
         self.record_fault(node);
         self.server(node)?.stop()
     }
 
-    /// Resumes a suspended node (SIGCONT).
+    /// Resumes the suspended node named `node` (SIGCONT).
     pub fn resume(&self, node: &str) -> Result<()> {
         self.server(node)?.resume()
     }
 
-    /// Starts a killed node again on the same port and data, and waits until its replica set has settled.
+    /// Starts the killed node named `node` again on the same port and data, and waits until its replica set has a
+    /// primary that every running member follows.
     #[crate::boxed]
     pub async fn restart(&self, node: &str) -> Result<()> {
         if let Some(router) = self.router_named(node) {
@@ -81,14 +82,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Enforces the CPU limits of the members with data, or suspends the limits, for example to load data faster.
+    /// Puts the CPU limits of all replica set members in force if `is_enforced`, else suspends them, for example to
+    /// load data faster.
     pub fn enforce_cpu_limits(&self, is_enforced: bool) -> Result<()> {
         let members = self.sets().iter().flat_map(|set| &set.members);
         members.into_iter().try_for_each(|server| server.enforce_cpu_limit(is_enforced))
     }
 
-    /// Makes the primary of `set` step down, waits for the next one, and returns its name. A set of one member
-    /// elects the same one again.
+    /// Makes the primary of the replica set named `set` step down, waits for the next primary, and returns its name.
+    /// A replica set of one member elects the same member again.
     #[crate::boxed]
     pub async fn step_down(&self, set: &str) -> Result<String> {
         self.record_fault(set);
@@ -103,26 +105,26 @@ impl Cluster {
         Ok(new.name().to_owned())
     }
 
-    /// Returns the name of the primary of `set`, once there is one.
+    /// Waits until the replica set named `set` has a primary, and returns the primary's name.
     #[crate::boxed]
     pub async fn primary(&self, set: &str) -> Result<String> {
         Ok(self.set(set)?.wait_primary(|_| true).await?.name().to_owned())
     }
 
-    /// Returns the name of the primary of `set`, once it differs from `old`.
+    /// Waits until the replica set named `set` has a primary other than the node named `old`, and returns its name.
     #[crate::boxed]
     pub async fn primary_other_than(&self, set: &str, old: &str) -> Result<String> {
         let set = self.set(set)?;
         Ok(set.wait_primary(|server| server.name() != old).await?.name().to_owned())
     }
 
-    /// Waits until `set` has a primary and every running member follows it.
+    /// Waits until the replica set named `set` has a primary and every running member follows it.
     #[crate::boxed]
     pub async fn settled(&self, set: &str) -> Result<()> {
         self.set(set)?.wait_settled().await.map(|_| ())
     }
 
-    /// Returns the name of the replica set that `node` names or belongs to.
+    /// Returns the name of the replica set that `node` belongs to; `node` may also be the name of a replica set.
     pub fn set_name_of(&self, node: &str) -> Result<String> {
         if let Some(set) = self.set_names().find(|set| *set == node) {
             return Ok(set.to_owned());

@@ -1,8 +1,8 @@
 //! A Kafka server, broker and controller in one process (KRaft): its properties, its storage, and its readiness
 //! probe.
 //!
-//! It is one node with one copy of everything. Its second port, the controller's, is used by itself only, but has
-//! to stay the same over restarts like the first: it is stored in the quorum.
+//! The server is one node with one copy of everything. Its second port, the controller's, is used by the server
+//! itself only, but has to stay the same over restarts like the first: it is stored in the quorum.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -19,16 +19,16 @@ use crate::port::Port;
 use crate::process;
 use crate::wire;
 
-/// Id of the cluster in its storage. It is constant, because a testbed's storage is never joined with another
-/// cluster's.
+/// Cluster id that is written to the server's storage. It is constant, because a testbed's storage is never joined
+/// with another cluster's.
 const CLUSTER_ID: &str = "aW1hZ28tdGVzdGJlZC0tMQ";
-/// Time allowed to format the storage, which starts one Java program.
+/// Time allowed to format the server's storage, which starts one Java program.
 const FORMAT_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// Methods of authentication that store a user's key, and not the password, in Kafka.
+/// SASL mechanisms for which Kafka stores a key derived from the user's password instead of the password.
 const SCRAM: [&str; 2] = ["SCRAM-SHA-256", "SCRAM-SHA-512"];
 
-/// Logging configuration of Kafka.
+/// Content of the log4j2 configuration of a Kafka server: INFO and above to standard output.
 const LOGGING: &str = "\
 status = error
 appender.out.type = Console
@@ -39,24 +39,25 @@ rootLogger.level = info
 rootLogger.appenderRef.out.ref = out
 ";
 
-/// The clients that a second listener demands: over TLS, with a certificate of the authority, and authenticated.
+/// Requirements of the secured second listener: clients connect over TLS with a certificate of the authority, and log
+/// in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KafkaSecurity {
-    /// The broker's certificate, and the authority that signed it and the clients' certificates.
+    /// Certificate of the broker, and the authority that signed it and the clients' certificates.
     pub certificates: Certificates,
-    /// The only user, for PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
+    /// Name of the only user, who can log in by PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
     pub user: String,
-    /// The user's password.
+    /// Password of this user.
     pub password: String,
 }
 
-/// Kafka's files, and its memory limit.
+/// Settings of one Kafka server: its files, its memory limit, and the ports other than the one in its [`Place`].
 #[derive(Debug)]
 pub(crate) struct Kafka {
     pub(crate) installed: KafkaFiles,
     heap_mb: u32,
     controller: Port,
-    /// The second listener's clients, and its port.
+    /// Requirements of the secured second listener, and its port; `None` if there is no such listener.
     secured: Option<(KafkaSecurity, Port)>,
 }
 
@@ -71,12 +72,14 @@ impl Kafka {
         Ok(Self { installed, heap_mb, controller, secured: secured.transpose()? })
     }
 
-    /// Returns the port of the second listener, which demands TLS and authentication.
+    /// Returns the port of the second listener, which demands TLS and authentication; `None` if there is no such
+    /// listener.
     pub(crate) fn secured_port(&self) -> Option<u16> {
         self.secured.as_ref().map(|(_, port)| port.number())
     }
 
-    /// Writes the properties and formats the storage.
+    /// Writes the server's properties files and formats its storage, with the user of the second listener if there is
+    /// one.
     pub(crate) async fn prepare(&self, place: &Place) -> Result<()> {
         for (file, content) in [
             (properties_file(place), self.properties(place)),
@@ -124,7 +127,8 @@ impl Kafka {
         Ok(command)
     }
 
-    /// Returns a command that runs Java with Kafka's classes and bounded memory; its output goes to the log.
+    /// Returns a command that runs Java with Kafka's classes and bounded memory; its output is appended to the
+    /// server's log.
     fn java(&self, place: &Place) -> Result<Command> {
         let (output, errors) = place.log_output()?;
         let mut command = Command::new(&self.installed.java);
@@ -177,7 +181,8 @@ impl Kafka {
         )
     }
 
-    /// Returns the second listener as it is appended to the list of listeners, and its properties.
+    /// Returns the second listener as text to append to the list of listeners, and its properties; both are empty if
+    /// there is no second listener.
     fn second_listener(&self) -> (String, String) {
         let Some((security, port)) = &self.secured else { return Default::default() };
         let KafkaSecurity { certificates, user, password } = security;
@@ -212,7 +217,7 @@ impl Kafka {
     }
 }
 
-/// The process that formats the storage. It is killed when this value is dropped before its end.
+/// Process that formats the storage of a Kafka server. The process is killed if this value is dropped before its end.
 struct Formatting(Child);
 
 impl Drop for Formatting {
@@ -231,8 +236,8 @@ fn logging_file(place: &Place) -> PathBuf {
     place.folder.join("log4j2.properties")
 }
 
-/// Asks the server at `port` for its protocol versions. Kafka answers this only once its broker has joined its
-/// controller and accepts requests.
+/// Asks the Kafka server at `port` for its protocol versions, and succeeds if it replies without an error within
+/// `bound`. Kafka replies only once its broker has joined its controller and accepts requests.
 pub(crate) async fn ask_versions(port: u16, bound: Duration) -> Result<()> {
     // Length of the rest; the request ApiVersions (18) in its version 0; a correlation id, which the reply repeats;
     // no client name.

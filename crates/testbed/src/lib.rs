@@ -5,7 +5,7 @@
 //! a [`RedisCluster`] has masters that share the keys, with their replicas.
 //!
 //! Invariant: a server lives no longer than the process that started it, however that process ends. [`process`] has
-//! the kernel kill the servers of a process that dies, [`scratch`] removes the data of a process that could not
+//! the kernel kill the servers of a process that dies, and [`scratch`] removes the data of a process that could not
 //! remove it itself.
 //!
 //! This crate must not know: jobs and plans, and anything that runs against the servers.

@@ -33,14 +33,15 @@ use crate::error::Result;
 use crate::times;
 use snapshot::ClusterSnapshot;
 
-/// Most servers in the leased clusters of one process.
+/// Limit of the number of servers, over all clusters that the tests of this process have leased.
 pub const SERVERS_AT_ONCE: u32 = 20;
-/// Most servers in idle clusters. Each takes 150 MB of memory, 200 MB for its files, and 0.6 % of a processor.
+/// Limit of the number of servers in idle clusters of this process. Each takes 150 MB of memory, 200 MB for its
+/// files, and 0.6 % of a processor.
 const IDLE_SERVERS_MAX: u32 = 16;
-/// A folder whose files are in memory.
+/// Path of the file system whose files are in memory.
 const MEMORY: &str = "/dev/shm";
-/// Least free space in [`MEMORY`], in bytes, for which it is used; the servers of the test suite need a third of
-/// that.
+/// Least free space in [`MEMORY`], in bytes, for which clusters store their data there; the servers of the test suite
+/// need a third of that.
 const MEMORY_FREE_MIN: u64 = 6 << 30;
 
 static AT_WORK: Semaphore = Semaphore::const_new(SERVERS_AT_ONCE as usize);
@@ -53,7 +54,7 @@ struct Idle {
     undo: Mutex<Vec<(Role, Document)>>,
 }
 
-/// A cluster leased by one test; it returns to the pool when this value is dropped.
+/// A cluster leased to one test; the cluster returns to the pool when this value is dropped.
 #[derive(Debug)]
 pub struct Leased {
     idle: Option<Idle>,
@@ -61,27 +62,27 @@ pub struct Leased {
     _permit: Option<SemaphorePermit<'static>>,
 }
 
-/// Returns the specification of a replica set to lease.
+/// Returns the specification of a replica set of `members` members, to be passed to [`lease`].
 #[must_use]
 pub fn replica_set(members: u32) -> ClusterSpec {
     ClusterSpec::replica_set("pool", members)
 }
 
-/// Returns the specification of a sharded cluster to lease, of `shards` shards with one member each.
+/// Returns the specification of a sharded cluster of `shards` shards with one member each, to be passed to [`lease`].
 #[must_use]
 pub fn sharded(shards: u32) -> ClusterSpec {
     ClusterSpec::sharded("pool", shards)
 }
 
-/// Leases a cluster with this specification. Its name is chosen by the pool, so the names of sets and nodes must be
-/// read from it.
+/// Leases a cluster that matches `spec` except for its name. The pool chooses the name, so the names of replica sets
+/// and nodes must be read from the returned cluster.
 #[crate::boxed]
 pub async fn lease(spec: ClusterSpec) -> Result<Leased> {
     let [leased] = lease_all([spec]).await?;
     Ok(leased)
 }
 
-/// Leases several clusters at once. Two tests that leased them one by one could deadlock.
+/// Leases one cluster for each of `specs`, all at once. Two tests that leased several one by one could deadlock.
 pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Leased; N]> {
     let servers = specs.iter().map(servers).sum::<u32>().min(SERVERS_AT_ONCE);
     let began = Instant::now();
@@ -99,8 +100,8 @@ pub async fn lease_all<const N: usize>(specs: [ClusterSpec; N]) -> Result<[Lease
     Ok(leased.try_into().expect("as many clusters as specifications"))
 }
 
-/// Returns a folder in memory, for data that need not survive a loss of power, or `None` if there is none with
-/// enough free space.
+/// Returns a folder in memory, for data that need not survive a loss of power; `None` if there is none with enough
+/// free space.
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
     let room = rustix::fs::statvfs(MEMORY).ok()?;
@@ -108,15 +109,15 @@ pub fn folder() -> Option<PathBuf> {
     (free >= MEMORY_FREE_MIN).then(|| Path::new(MEMORY).to_path_buf())
 }
 
-/// Returns the memory that is available without swapping, in bytes. A file system in memory may be larger than
-/// that.
+/// Returns the memory that is available without swapping, in bytes; `None` if the kernel does not report it. A file
+/// system in memory may be larger than this.
 fn available_memory() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = told.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// Returns the number of servers of a cluster.
+/// Returns the number of `mongod` servers of a cluster of this specification, the config server included.
 fn servers(spec: &ClusterSpec) -> u32 {
     spec.shards.map_or(spec.members, |shards| shards * spec.members + 1)
 }
@@ -147,19 +148,20 @@ async fn reuse_or_start(mut spec: ClusterSpec) -> Result<Idle> {
     Ok(Idle { cluster, new, undo: Mutex::default() })
 }
 
-/// Returns true if two specifications differ only in their names.
+/// Returns true if the two specifications differ at most in the name.
 fn is_interchangeable(one: &ClusterSpec, other: &ClusterSpec) -> bool {
     ClusterSpec { name: other.name.clone(), ..one.clone() } == *other
 }
 
 impl Leased {
-    /// Registers `command` to be run on every server of this role, as the administrator, before another test gets
-    /// the cluster.
+    /// Registers `command` to be run before another test gets this cluster, as the administrator, on every server of
+    /// the role `on`.
     pub fn undo(&self, on: Role, command: Document) {
         locked(&self.inner().undo).push((on, command));
     }
 
-    /// Ends the cluster with this test, for a change that no command undoes.
+    /// Makes the pool end the cluster when this lease is dropped. It is for tests that change something that no
+    /// command undoes.
     pub fn end_with_this_test(&self) {
         self.is_reusable.store(false, Ordering::Relaxed);
     }
@@ -201,14 +203,15 @@ fn idle() -> MutexGuard<'static, VecDeque<Idle>> {
     locked(&IDLE)
 }
 
-/// Locks a mutex. One that a panicking test held is valid too, because that test's cluster is discarded.
+/// Locks a mutex, poisoned or not. A value that a panicking test held is valid, because that test's cluster is
+/// discarded.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers the end of idle clusters and their folders at the exit of this process. Statics are not dropped. If
-/// this does not run, because the process is killed, the kernel ends the servers and the next testbed removes the
-/// folders.
+/// Registers, once, a function that ends the idle clusters and removes their folders when this process exits; statics
+/// are not dropped. If the function does not run, because the process is killed, the kernel ends the servers and the
+/// next testbed removes the folders.
 #[allow(unsafe_code, reason = "the standard library has no way to act at exit")]
 fn end_at_exit() {
     extern "C" fn end() {

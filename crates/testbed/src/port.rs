@@ -2,8 +2,8 @@
 //!
 //! A killed node must come back on the same port, but any process can take a free port. Ports are therefore taken
 //! from outside the range that the kernel gives to outgoing connections, and each is reserved among testbeds by an
-//! abstract socket named after it. Such a name belongs to the network namespace, as ports do, and the kernel frees
-//! it when its owner ends.
+//! abstract Unix socket whose name contains the port number. Such a name belongs to the Linux network namespace, as
+//! ports do, and the kernel frees it when the process that bound it ends.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 const ATTEMPTS: u32 = 2_000;
 const FIRST: u32 = 20_000;
 
-/// A port that no other testbed takes while this value exists.
+/// A TCP port of 127.0.0.1 that no other testbed takes while this value exists.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -23,7 +23,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Reserves a port that is free at the moment.
+    /// Reserves a port on which no process listens at the moment.
     pub fn reserve() -> Result<Self> {
         // Concurrent processes begin at different ports, so that they rarely collide.
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -54,13 +54,13 @@ impl Port {
     }
 }
 
-/// The ports that all nodes of a cluster use, each node on its own loopback address, as nodes on separate machines
-/// do.
+/// The two ports that all nodes of a cluster use, each node on its own loopback address, as nodes on separate
+/// machines do.
 #[derive(Debug)]
 pub(crate) struct SharedPorts {
-    /// Port for clients.
+    /// Port on which every node accepts clients.
     pub(crate) clients: Port,
-    /// Port for connections between nodes.
+    /// Port on which every node accepts connections of other nodes.
     pub(crate) peers: Port,
 }
 
@@ -69,16 +69,16 @@ impl SharedPorts {
         Ok(Self { clients: Port::reserve()?, peers: Port::reserve()? })
     }
 
-    /// Returns the address of a node, counted from 1, in a network of the loopback interface that no other cluster
-    /// uses.
+    /// Returns the loopback address of node number `node`, counted from 1, in a network that no other cluster uses:
+    /// `127.HIGH.LOW.NODE`, where HIGH and LOW are the bytes of the clients' port.
     pub(crate) fn host(&self, node: u8) -> Ipv4Addr {
         let [high, low] = self.clients.number().to_be_bytes();
         Ipv4Addr::new(127, high, low, node)
     }
 }
 
-/// Returns the first candidate and the number of candidates: the ports below the kernel's range for outgoing
-/// connections, or, if those are too few, all unprivileged ones from [`FIRST`] on.
+/// Returns the first candidate port and the number of candidates: the ports from [`FIRST`] up to the kernel's range
+/// for outgoing connections, or up to 65,535 if those are fewer than 4,000.
 fn candidates() -> (u32, u32) {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let lowest_outgoing = range

@@ -16,13 +16,13 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// Time allowed for a stop signal to take effect, which takes less than a millisecond on an idle machine.
+/// Time allowed for SIGSTOP to take effect, which takes less than a millisecond on an idle machine.
 const STOP_BOUND: Duration = Duration::from_secs(10);
 const STOP_POLL: Duration = Duration::from_micros(200);
 
 type SpawnRequest = (Command, Sender<io::Result<Child>>);
 
-/// Starts `command` in its own process group. The kernel kills it when this process ends, for any reason.
+/// Starts `command` in its own process group. The kernel kills the child when this process ends, for any reason.
 pub fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -65,10 +65,10 @@ fn spawn_bound_to_this_thread(mut command: Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Identity of a process, distinct from a later process with the same id.
+/// Identity of a process: distinct from that of a later process with the same process id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// The process id.
+    /// Process id, which the kernel may reuse after the process has ended.
     pub pid: u32,
     /// Start time of the process, in clock ticks since boot (field 22 of `/proc/PID/stat`).
     pub start_ticks: u64,
@@ -82,24 +82,24 @@ pub enum Liveness {
     Running,
     /// The process is suspended by a signal until it is resumed.
     Stopped,
-    /// The process has ended, or another process has its id now.
+    /// The process has ended, is a zombie, or another process has its id now.
     Gone,
 }
 
 impl ProcessId {
-    /// Returns the identity of the process that has this id now, or `None` if there is none.
+    /// Returns the identity of the process that has the id `pid` now; `None` if there is no such process.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         read_stat(pid).map(|(start_ticks, _)| Self { pid, start_ticks })
     }
 
-    /// Returns the identity of this process.
+    /// Returns the identity of the calling process.
     #[must_use]
     pub fn own() -> Self {
         Self::of(std::process::id()).expect("a running process has an entry in /proc")
     }
 
-    /// Returns the state of the process. A zombie counts as gone.
+    /// Returns the present state of the process. A zombie counts as gone.
     #[must_use]
     pub fn liveness(self) -> Liveness {
         match read_stat(self.pid) {
@@ -112,10 +112,10 @@ impl ProcessId {
         }
     }
 
-    /// Sends a signal to this process and to no other. Returns false if it is gone.
+    /// Sends `signal` to this process and to no other. Returns false if the process is gone.
     ///
-    /// A stop has taken effect when this returns. The kernel delivers the signal later than it accepts it, and a
-    /// caller of [`Self::liveness`] in between would see a running process.
+    /// When this returns after SIGSTOP, the process is suspended: the kernel delivers the signal later than it
+    /// accepts it, and a caller of [`Self::liveness`] in between would see a running process.
     pub fn signal(self, signal: Signal) -> io::Result<bool> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return Ok(false);
@@ -137,7 +137,7 @@ impl ProcessId {
         }
     }
 
-    /// Waits until a stop signal has taken effect or the process is gone.
+    /// Waits until the process is suspended or gone, at most [`STOP_BOUND`].
     fn wait_stopped(self) -> io::Result<()> {
         let sent = Instant::now();
         while self.liveness() == Liveness::Running {
@@ -155,7 +155,8 @@ impl ProcessId {
     }
 }
 
-/// Returns the start time, in clock ticks since boot, and the state of a process from `/proc/PID/stat`, or `None`.
+/// Returns the start time, in clock ticks since boot, and the state letter of the process `pid` from
+/// `/proc/PID/stat`; `None` if there is no such process.
 fn read_stat(pid: u32) -> Option<(u64, char)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses, and may contain any characters.

@@ -1,7 +1,6 @@
-//! Differences between the servers of the databases: command lines, readiness probes, the sign that a port was
-//! taken.
+//! Differences between the servers of the databases: command lines, readiness probes, the sign that a port was taken.
 //!
-//! Everything else (ports, data, signals, ends) is common and in [`crate::server`].
+//! Everything else (ports, data, signals, the end of a process) is common and in [`crate::server`].
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -18,9 +17,9 @@ use crate::redis::Redis;
 use crate::wire;
 
 const PROBE_BOUND: Duration = Duration::from_secs(5);
-/// Exit code of MongoDB servers when their port is taken.
+/// Exit code of `mongod` and `mongos` when their port is taken.
 const MONGO_EXIT_PORT_TAKEN: i32 = 48;
-/// Text that the other servers log when their port is taken: the system's own message.
+/// Text that Redis, Kafka and Cassandra log when their port is taken: the operating system's message.
 const PORT_TAKEN: &str = "Address already in use";
 
 /// A server program, with the part of its command line that does not depend on its [`Place`].
@@ -37,7 +36,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// Returns the path of the program.
+    /// Returns the path of the executed program; for Kafka and Cassandra that is `java`.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Mongo(mongo) => &mongo.path,
@@ -47,7 +46,8 @@ impl Program {
         }
     }
 
-    /// Returns the address of a program that uses a port of its cluster, or `None` if it reserves its own.
+    /// Returns the address for clients of a node that uses the shared ports of its cluster; `None` if the server has
+    /// a port of its own on 127.0.0.1.
     pub(crate) fn fixed_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Cassandra(node) => Some(node.address()),
@@ -66,12 +66,12 @@ impl Program {
         }
     }
 
-    /// Returns true if the program has a data folder (a router has none).
+    /// Returns true if the server has a data folder (a router has none).
     pub(crate) fn keeps_data(&self) -> bool {
         !matches!(self, Self::Mongo(Mongo { keeps_data: false, .. }))
     }
 
-    /// Writes the files that the program needs at its first start.
+    /// Writes the files that the server needs at its first start.
     pub(crate) async fn prepare(&self, place: &Place) -> Result<()> {
         match self {
             Self::Mongo(_) => Ok(()),
@@ -81,7 +81,7 @@ impl Program {
         }
     }
 
-    /// Returns the command that starts the program.
+    /// Returns the command that starts the server with the port and files of `place`.
     pub(crate) fn command(&self, place: &Place) -> Result<Command> {
         let mut command = match self {
             Self::Mongo(mongo) => mongo.command(place),
@@ -93,7 +93,7 @@ impl Program {
         Ok(command)
     }
 
-    /// Checks that the server at `port` answers.
+    /// Checks that the server accepts clients: at `port` on 127.0.0.1, or at its fixed address if it has one.
     pub(crate) async fn probe(&self, port: u16) -> Result<()> {
         match self {
             Self::Mongo(_) => wire::hello(port, PROBE_BOUND).await.map(drop),
@@ -103,7 +103,8 @@ impl Program {
         }
     }
 
-    /// Returns true if the server ended because its port was taken.
+    /// Returns true if `status`, the server's exit status, or the file `log` shows that the server ended because its
+    /// port was taken.
     pub(crate) fn found_port_taken(&self, status: ExitStatus, log: &Path) -> bool {
         match self {
             Self::Mongo(_) => status.code() == Some(MONGO_EXIT_PORT_TAKEN),
@@ -113,7 +114,7 @@ impl Program {
         }
     }
 
-    /// Chooses new ports for the program, except the one in its [`Place`].
+    /// Reserves new ports for the server, except the one in its [`Place`].
     pub(crate) fn change_ports(&mut self) -> Result<()> {
         match self {
             Self::Mongo(_) | Self::Redis(_) | Self::Cassandra(_) => Ok(()),
@@ -122,17 +123,17 @@ impl Program {
     }
 }
 
-/// A MongoDB server.
+/// Settings of one `mongod` or `mongos`.
 #[derive(Debug)]
 pub(crate) struct Mongo {
     pub(crate) path: PathBuf,
-    /// Arguments other than those that follow from its [`Place`].
+    /// Command-line arguments other than those that follow from its [`Place`].
     pub(crate) arguments: Vec<OsString>,
     /// True if the server has a data folder (a router has none).
     pub(crate) keeps_data: bool,
-    /// True if the server has a low scheduling priority.
+    /// True if the server runs with a low scheduling priority (`nice`); a CPU limit takes precedence.
     pub(crate) yields_cpu: bool,
-    /// CPU limit of the server; `None` if it is unlimited.
+    /// CPU limit of the server; `None` if the server is unlimited.
     pub(crate) share: Option<CpuShare>,
 }
 

@@ -1,12 +1,12 @@
 //! A Redis server: its configuration, its command line, and its readiness probe.
 //!
-//! It has an append-only file, to which it writes before it answers, so a server that is killed and restarted has
-//! everything that it had acknowledged. Its configuration is a file, which `CONFIG REWRITE` changes, and which a
+//! The server has an append-only file, to which it writes before it replies, so a server that is killed and restarted
+//! has everything that it had acknowledged. Its configuration is a file, which `CONFIG REWRITE` changes, and which a
 //! restart uses.
 //!
-//! A node of a cluster has its own address. It has to announce that address to the others and to connect to them
-//! from it, or they take it for another node; and its protected mode has to be off, or replicas are rejected while
-//! the cluster reports no problem.
+//! A node of a cluster has its own address. The node has to announce that address to the others and to connect to
+//! them from it, or they take it for another node; and its protected mode has to be off, or replicas are rejected
+//! while the cluster reports no problem.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,24 +23,25 @@ use crate::place::Place;
 use crate::port::SharedPorts;
 use crate::wire;
 
-/// Name of the configuration file.
+/// File name of a Redis server's configuration file.
 pub(crate) const CONFIGURATION: &str = "redis.conf";
-/// Time without a reply after which the other nodes consider a node failed, in ms.
+/// Time without a reply after which the other nodes of a cluster consider a node failed (`cluster-node-timeout`), in
+/// ms.
 const NODE_TIMEOUT_MS: u32 = 3_000;
 
-/// `redis-server`, its limits, and its role in a cluster.
+/// Settings of one `redis-server`: its limits, and its address in a cluster.
 #[derive(Debug)]
 pub(crate) struct Redis {
     pub(crate) path: PathBuf,
-    /// Limit of its data, in MiB; writes beyond it are rejected.
+    /// Limit of the server's memory for data (`maxmemory`), in MiB; writes beyond it are rejected.
     pub(crate) memory_mb: u32,
-    /// Its address in a cluster; `None` for a single server.
+    /// Address of the server as a node of a cluster; `None` for a single server.
     pub(crate) node: Option<RedisNode>,
-    /// CPU limit of the server; `None` if it is unlimited.
+    /// CPU limit of the server; `None` if the server is unlimited.
     pub(crate) share: Option<CpuShare>,
 }
 
-/// Address of a node of a cluster.
+/// Address and ports of a node of a Redis Cluster.
 #[derive(Debug)]
 pub(crate) struct RedisNode {
     pub(crate) ports: Arc<SharedPorts>,
@@ -48,14 +49,14 @@ pub(crate) struct RedisNode {
 }
 
 impl RedisNode {
-    /// Returns the node's address for clients.
+    /// Returns the socket address on which the node accepts clients.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((self.host, self.ports.clients.number()))
     }
 }
 
 impl Redis {
-    /// Writes the configuration file.
+    /// Writes the server's configuration file to the configuration folder of `place`.
     pub(crate) fn prepare(&self, place: &Place) -> Result<()> {
         let folder = place.configuration();
         let doing = || format!("write the configuration {}", folder.display());
@@ -106,18 +107,20 @@ impl Redis {
         Ok(command)
     }
 
-    /// Returns the address of a node of a cluster, or `None` for a single server.
+    /// Returns the address on which a node of a cluster accepts clients; `None` for a single server.
     pub(crate) fn fixed_address(&self) -> Option<SocketAddr> {
         self.node.as_ref().map(RedisNode::address)
     }
 
-    /// Pings the server: at its cluster address, or at `port` for a single server.
+    /// Checks by PING that the server accepts clients within `bound`: at its cluster address, or at `port` of
+    /// 127.0.0.1 for a single server.
     pub(crate) async fn probe(&self, port: u16, bound: Duration) -> Result<()> {
         ping(self.fixed_address().unwrap_or(wire::local(port)), bound).await
     }
 }
 
-/// Pings a server. It does not reply with PONG while it loads its data.
+/// Sends PING to `server`, and succeeds if PONG is returned within `bound`. A server that still loads its data does
+/// not reply with PONG.
 pub(crate) async fn ping(server: SocketAddr, bound: Duration) -> Result<()> {
     const EXPECTED: &[u8] = b"+PONG\r\n";
     let exchange = async {

@@ -1,4 +1,4 @@
-//! A Redis Cluster: masters that share the slots, and replicas of each; every node has its own loopback address.
+//! A Redis Cluster: masters that share the hash slots, and replicas of each; every node has its own loopback address.
 
 mod forming;
 
@@ -22,27 +22,27 @@ use crate::single::{Engine, SingleSpec};
 
 pub(crate) use forming::state_of;
 
-/// Specification of a Redis Cluster.
+/// Specification of a Redis Cluster of a testbed: size and limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedisClusterSpec {
     /// Name of the testbed, which prefixes the names of its nodes.
     pub name: String,
-    /// Number of masters.
+    /// Number of masters, at least 3.
     pub masters: u8,
     /// Number of replicas of each master.
     pub replicas: u8,
-    /// Limit of each node's data, in MiB.
+    /// Limit of each node's memory for data (`maxmemory`), in MiB.
     pub memory_mb: u32,
     /// CPU limit of each node, in percent of one processor; `None` for no limit.
     pub cpu_percent: Option<u16>,
-    /// Folder in which data and logs are created; `None` for the system's temporary folder.
+    /// Folder in which the cluster's folder for data and logs is created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
 }
 
 impl RedisClusterSpec {
     /// Least number of masters: with fewer no majority remains to agree on a fail-over.
     const MASTERS_MIN: u8 = 3;
-    /// Most nodes on one machine.
+    /// Limit of the number of nodes of one cluster, all on this machine.
     const NODES_MAX: u32 = 32;
 
     /// Returns the specification of a cluster of `masters` masters, each with one replica.
@@ -52,7 +52,7 @@ impl RedisClusterSpec {
         Self { name, masters, replicas: 1, memory_mb, cpu_percent: None, folder: None }
     }
 
-    /// Checks that the cluster can be started. The error names the value to change.
+    /// Checks that a cluster can be started from this specification. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         if !valid_name(&self.name) {
             return Err(Error::BadName { name: self.name.clone() });
@@ -121,25 +121,26 @@ impl RedisCluster {
         &self.spec
     }
 
-    /// Returns the connection string, `redis://host:port,host:port`.
+    /// Returns the connection string of all nodes, `redis://host:port,host:port`.
     #[must_use]
     pub fn uri(&self) -> String {
         format!("redis://{}", self.nodes.addresses())
     }
 
-    /// Returns the reason why CPU limits were requested but are unavailable, or `None`.
+    /// Returns the reason why CPU limits were requested but are unavailable; `None` if they are in force or were not
+    /// requested.
     #[must_use]
     pub fn unshared(&self) -> Option<&str> {
         self.unshared.as_deref()
     }
 
-    /// Returns the current state of all nodes.
+    /// Returns name, address and process of every node, running or not.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeInfo> {
         self.nodes.infos()
     }
 
-    /// Returns the folder with data and logs.
+    /// Returns the folder of this cluster, which contains data, configuration and logs of its nodes.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.path()
@@ -151,7 +152,7 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// Makes a replica of the master `node` take over from it, and returns the replica's name.
+    /// Makes a replica of the master named `node` take over from it, and returns the replica's name.
     pub(crate) async fn step_down(&self, node: &str) -> Result<String> {
         let address = self.nodes.named(node)?.socket();
         let new = forming::fail_over(node, address).await?;
@@ -161,8 +162,8 @@ impl RedisCluster {
     }
 }
 
-/// Returns the path of a Redis server's configuration file in its testbed's folder. `CONFIG REWRITE` changes the
-/// file.
+/// Returns the path of the configuration file of the Redis server named `node`; `folder` is its testbed's folder.
+/// `CONFIG REWRITE` changes the file.
 #[must_use]
 pub fn redis_configuration_of(folder: &Path, node: &str) -> PathBuf {
     folder.join(node).with_extension("conf").join(CONFIGURATION)

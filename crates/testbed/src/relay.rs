@@ -19,17 +19,17 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 
-/// Most bytes in one read.
+/// Limit of the bytes that one read takes from a connection.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Most chunks in transit in one direction of one connection: 16 MiB.
+/// Limit of the chunks in transit in one direction of one connection: at most 16 MiB.
 const CHUNKS_UNDER_WAY: usize = 256;
 
-/// State of a relay's connections.
+/// How a relay treats the data of its connections, existing and new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Forwards everything, with this delay in each direction.
+    /// Forwards everything, in each direction after the delay `latency`.
     Open {
-        /// Delay of each chunk.
+        /// Time between the arrival of a chunk at the relay and its forwarding, in each direction.
         latency: Duration,
     },
     /// Forwards nothing, and leaves connections open: the peer appears silent.
@@ -38,7 +38,7 @@ pub enum Mode {
     Cut,
 }
 
-/// A relay before one address; dropping it breaks its connections and frees its port.
+/// A TCP relay before one port; dropping it breaks its connections and frees its own port.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
@@ -47,7 +47,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay on a free port of this machine to the port `target` of this machine.
+    /// Starts a relay on a free port of 127.0.0.1. The relay forwards to the port `target` of 127.0.0.1, at first
+    /// without delay.
     pub fn start(target: u16) -> Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -66,19 +67,19 @@ impl Relay {
         Ok(Self { address, mode: Some(mode), thread: Some(thread) })
     }
 
-    /// Returns the port of the relay.
+    /// Returns the port on which the relay accepts connections.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Returns the address of the relay, as `host:port`.
+    /// Returns the address on which the relay accepts connections, as `host:port`.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Changes the relay's mode, for existing and new connections.
+    /// Changes the relay's mode to `mode`, for existing and new connections.
     pub fn set(&self, mode: Mode) {
         if let Some(sender) = &self.mode {
             // Without a receiver the thread has ended, which happens only after a failed accept; the connections
@@ -87,22 +88,23 @@ impl Relay {
         }
     }
 
-    /// Breaks all connections and every new one.
+    /// Breaks all connections of the relay, and every new one until the mode changes.
     pub fn cut(&self) {
         self.set(Mode::Cut);
     }
 
-    /// Forwards everything with the delay `latency` in each direction.
+    /// Makes the relay forward everything, in each direction after the delay `latency`.
     pub fn slow(&self, latency: Duration) {
         self.set(Mode::Open { latency });
     }
 
-    /// Forwards nothing, and leaves connections open.
+    /// Makes the relay forward nothing and leave connections open.
     pub fn stall(&self) {
         self.set(Mode::Stalled);
     }
 
-    /// Forwards everything without delay. Connections that were cut stay broken; stalled data is forwarded.
+    /// Makes the relay forward everything without delay. Connections that were cut stay broken; stalled data is
+    /// forwarded.
     pub fn restore(&self) {
         self.set(Mode::Open { latency: Duration::ZERO });
     }
@@ -139,7 +141,7 @@ async fn serve(
     }
 }
 
-/// Serves one connection until either side closes it or the relay is cut.
+/// Serves one connection of `client` to `target` until both sides have closed it or the relay is cut.
 async fn connection(client: TcpStream, target: SocketAddr, mut mode: watch::Receiver<Mode>) {
     if *mode.borrow_and_update() == Mode::Cut {
         return reset(&client);
@@ -166,12 +168,13 @@ async fn until_cut(mut mode: watch::Receiver<Mode>) {
     let _ = mode.wait_for(|mode| *mode == Mode::Cut).await;
 }
 
-/// Makes the kernel close the connection by a reset instead of an orderly end.
+/// Makes the kernel close `stream` by a reset instead of an orderly end when it is dropped.
 fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Forwards one direction: one task reads and stamps chunks, the other waits and writes.
+/// Forwards the data of one direction of a connection, until `from` ends: one future reads chunks and records their
+/// arrival times, the other waits for the delay and writes.
 async fn direction(from: OwnedReadHalf, to: OwnedWriteHalf, mode: watch::Receiver<Mode>) {
     let (sender, receiver) = mpsc::channel(CHUNKS_UNDER_WAY);
     tokio::join!(receive(from, sender), deliver(receiver, to, mode));

@@ -1,4 +1,4 @@
-//! A replica set: its members, its initial configuration, and waiting until it has settled.
+//! A MongoDB replica set: its members, its initial configuration, and waiting until its members follow one primary.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::server::{Launch, Server};
 use crate::spec::{ClusterSpec, Role};
 use crate::wire::{self, Hello};
 
-/// Time allowed for a set to have a primary that every member follows.
+/// Time allowed for a replica set to have a primary that every running member follows.
 pub(crate) const SETTLE_BOUND: Duration = Duration::from_secs(120);
 const COMMAND_BOUND: Duration = Duration::from_secs(60);
 const HELLO_BOUND: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Purpose of a replica set.
+/// Purpose of a replica set in its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A replica set that is not part of a sharded cluster.
@@ -33,19 +33,19 @@ pub(crate) enum Purpose {
     Config,
 }
 
-/// One replica set and its members.
+/// A MongoDB replica set with its running members.
 #[derive(Debug)]
 pub(crate) struct ReplicaSet {
     pub(crate) name: String,
     pub(crate) purpose: Purpose,
     pub(crate) members: Vec<Server>,
-    /// Reason why CPU limits were requested but are unavailable; `None` otherwise.
+    /// Reason why CPU limits were requested but are unavailable; `None` if they are in force or were not requested.
     pub(crate) unshared: Option<String>,
 }
 
 impl ReplicaSet {
-    /// Starts `count` members, initiates the replica set, creates its users, and waits until a majority write
-    /// succeeds and every member follows.
+    /// Starts `count` members of the replica set named `set`, initiates it, creates its users if the cluster has any,
+    /// and waits until a write has reached every member.
     pub(crate) async fn start(
         set: String,
         purpose: Purpose,
@@ -81,7 +81,7 @@ impl ReplicaSet {
         Ok(set)
     }
 
-    /// Returns the role of the members in their cluster.
+    /// Returns the role that all members of this replica set have in their cluster.
     pub(crate) fn role(&self) -> Role {
         if self.purpose == Purpose::Config { Role::Config } else { Role::Member }
     }
@@ -107,7 +107,8 @@ impl ReplicaSet {
         Ok(())
     }
 
-    /// Waits until one member is primary and every other running member is a secondary that knows it.
+    /// Waits until one member is primary and every other running member is a secondary that follows it; returns the
+    /// primary.
     pub(crate) async fn wait_settled(&self) -> Result<&Server> {
         self.wait(&format!("a settled replica set {}", self.name), |states| {
             let primary = sole_primary(states)?;
@@ -125,7 +126,7 @@ impl ReplicaSet {
         .await
     }
 
-    /// Waits until the primary is a member that `wanted` accepts.
+    /// Waits until the replica set has exactly one primary and `wanted` accepts it, and returns that primary.
     pub(crate) async fn wait_primary(&self, wanted: impl Fn(&Server) -> bool) -> Result<&Server> {
         self.wait(&format!("a primary of {}", self.name), |states| {
             sole_primary(states).filter(|index| wanted(&self.members[*index]))
@@ -133,7 +134,8 @@ impl ReplicaSet {
         .await
     }
 
-    /// Polls all members until `decide` selects one of them.
+    /// Polls the states of all members until `decide` returns the index of one, and returns that member. `what`
+    /// describes the awaited condition.
     async fn wait(
         &self,
         what: &str,
@@ -156,7 +158,8 @@ impl ReplicaSet {
         }
     }
 
-    /// Returns the reply of each member; `None` for a member that does not reply.
+    /// Asks every member for its state (`hello`), in the order of the members; `None` for a member that does not
+    /// reply.
     pub(crate) async fn states(&self) -> Vec<Option<Hello>> {
         let asked = self.members.iter().map(|server| async {
             // A stopped or killed process cannot reply, so no time is spent on it.
@@ -176,7 +179,7 @@ impl ReplicaSet {
         told.collect::<Vec<_>>().join(", ")
     }
 
-    /// Waits until every member has a new write, and with it the users that were created before.
+    /// Writes a note to the oplog of `primary`, and waits until every member has it, and with it all earlier writes.
     pub(crate) async fn confirm_write(
         &self,
         primary: &Server,
@@ -193,12 +196,12 @@ impl ReplicaSet {
         Ok(())
     }
 
-    /// Returns `set/host:port,host:port`, the form that servers use among themselves.
+    /// Returns the members as `SET/HOST:PORT,HOST:PORT`, the form that servers use among themselves.
     pub(crate) fn seed(&self) -> String {
         format!("{}/{}", self.name, self.addresses())
     }
 
-    /// Returns the addresses of the members, `host:port,host:port`.
+    /// Returns the addresses of the members as `HOST:PORT,HOST:PORT`.
     pub(crate) fn addresses(&self) -> String {
         self.members.iter().map(Server::address).collect::<Vec<_>>().join(",")
     }
@@ -211,7 +214,7 @@ fn sole_primary(states: &[Option<Hello>]) -> Option<usize> {
     primaries.next().filter(|_| primaries.next().is_none())
 }
 
-/// Properties that all servers of a cluster share.
+/// Program, folder and users that all servers of one cluster share.
 #[derive(Debug)]
 pub(crate) struct ServerContext<'a> {
     pub(crate) mongod: &'a Path,

@@ -5,13 +5,13 @@
 
 use std::fmt::Display;
 
-/// The environment variable that permits tests to be skipped.
+/// Name of the environment variable that permits tests to be skipped because a program or privilege is missing.
 pub const ALLOW_MISSING: &str = "IMAGO_ALLOW_MISSING";
 
-/// Returns the value found, or `None` if it is missing and `IMAGO_ALLOW_MISSING` is set.
+/// Returns the value of `found`. If it is an error, returns `None` provided that `IMAGO_ALLOW_MISSING` is set.
 ///
 /// # Panics
-/// If it is missing and `IMAGO_ALLOW_MISSING` is not set.
+/// If `found` is an error and `IMAGO_ALLOW_MISSING` is not set.
 #[track_caller]
 pub fn require<T>(found: Result<T, impl Display>) -> Option<T> {
     match found {

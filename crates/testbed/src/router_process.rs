@@ -1,8 +1,8 @@
 //! The router of a cluster: a real `mongos` if this machine has one, else the stand-in of [`crate::router`], on a
-//! port that stays reserved while it is down.
+//! port that stays reserved while the router is down.
 //!
-//! The stand-in has its own thread and runtime, like the process that it replaces: it serves clients of any
-//! runtime, and outlives the runtime on which the cluster was started.
+//! The stand-in has its own threads and runtime, like the process that it replaces: it serves clients of any runtime,
+//! and outlives the runtime on which the cluster was started.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -23,10 +23,10 @@ use crate::router::{Router, RouterSpec, Threads};
 use crate::server::{Launch, Server};
 use crate::spec::{NodeInfo, Role};
 
-/// Time allowed for the stand-in's threads to end; those that still run then are abandoned.
+/// Time allowed for the stand-in's threads to end; those that still run after it are abandoned.
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
-/// A cluster's router.
+/// The router of a sharded cluster.
 #[derive(Debug)]
 pub(crate) enum RouterProcess {
     /// A process of MongoDB's own router.
@@ -36,7 +36,8 @@ pub(crate) enum RouterProcess {
 }
 
 impl RouterProcess {
-    /// Starts `mongos`, or the stand-in if `mongos` is `None`, for the config server `config` (`SET/HOST:PORT,…`).
+    /// Starts the program `mongos`, or the stand-in if that is `None`, for the config server `config`
+    /// (`SET/HOST:PORT,…`). Files of a real `mongos` are in `folder`.
     pub(crate) async fn start(
         name: String,
         mongos: Option<PathBuf>,
@@ -74,7 +75,7 @@ impl RouterProcess {
         }
     }
 
-    /// Returns the router's address, `host:port`.
+    /// Returns the address on which the router accepts clients, as `host:port`.
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Mongos(server) => server.address(),
@@ -90,7 +91,7 @@ impl RouterProcess {
         }
     }
 
-    /// Starts the router again on the same port.
+    /// Starts the killed router again on the same port.
     pub(crate) async fn restart(&self) -> Result<()> {
         match self {
             Self::Mongos(server) => server.restart().await,
@@ -98,7 +99,8 @@ impl RouterProcess {
         }
     }
 
-    /// Returns the process to suspend and resume, or an error for the stand-in, which has no process of its own.
+    /// Returns the server process, to be suspended and resumed, or an error for the stand-in, which has no process of
+    /// its own.
     pub(crate) fn server(&self) -> Result<&Server> {
         match self {
             Self::Mongos(server) => Ok(server),
@@ -110,7 +112,7 @@ impl RouterProcess {
         }
     }
 
-    /// Returns the current state of the router.
+    /// Returns name, address and process of the router; the stand-in's process is this one.
     pub(crate) fn info(&self) -> NodeInfo {
         let (port, process, log) = match self {
             Self::Mongos(server) => (server.port(), server.process(), Some(server.log())),
@@ -131,7 +133,7 @@ impl RouterProcess {
     }
 }
 
-/// The stand-in for `mongos`.
+/// The testbed's stand-in for `mongos`, which runs in this process.
 #[derive(Debug)]
 pub(crate) struct StandIn {
     name: String,

@@ -1,9 +1,9 @@
 //! The folder of a cluster's data and logs, removed with the cluster.
 //!
 //! A process that is killed cannot remove its folder. Each folder therefore contains a locked file. The kernel
-//! releases the lock when its owner ends, and the next process that makes a folder removes those with a free lock.
-//! A folder gets its recognisable name only once it is locked, so that it cannot be removed between its creation
-//! and its locking.
+//! releases the lock when the process that holds it ends, and the next process that makes a folder removes those with
+//! a free lock. A folder gets its recognisable name only once it is locked, so that it cannot be removed between its
+//! creation and its locking.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -25,8 +25,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a folder for `name` in `base` (default: the system's temporary folder), readable by this user only,
-    /// and removes the folders of dead owners there.
+    /// Makes a folder whose name contains `name`, readable by this user only, in `base` (`None` for the system's
+    /// temporary folder), and removes the folders there whose processes have ended.
     pub fn new(name: &str, base: Option<&Path>) -> Result<Self> {
         let base = base.map_or_else(std::env::temp_dir, Path::to_path_buf);
         sweep(&base);
@@ -55,7 +55,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes the folders in `base` whose owners have ended.
+/// Removes the testbed folders in `base` whose processes have ended.
 fn sweep(base: &Path) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
@@ -70,7 +70,8 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Removes a folder. Attempts are repeated because a server that is being killed may still add a file.
+/// Removes the folder `path` with its content. Attempts are repeated for half a second, because a server that is
+/// being killed may still add a file.
 pub(crate) fn remove(path: &Path) {
     const ATTEMPTS: u32 = 20;
     for _ in 0..ATTEMPTS {
@@ -83,7 +84,7 @@ pub(crate) fn remove(path: &Path) {
     tracing::warn!(path = %path.display(), "could not remove a testbed folder");
 }
 
-/// Writes a file that only this user can read.
+/// Writes `content` to the file `path`, which is replaced if it exists and which only this user can read.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -91,7 +92,7 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     written.map_err(Error::io(format!("write {}", path.display())))
 }
 
-/// Returns `bytes` random bytes in hexadecimal.
+/// Returns `bytes` random bytes as hexadecimal digits, two for each byte.
 pub(crate) fn random_hex(bytes: usize) -> Result<String> {
     let mut random = vec![0; bytes];
     File::open("/dev/urandom")

@@ -14,29 +14,29 @@ use crate::port::Port;
 use crate::process::{self, Liveness, ProcessId};
 use crate::program::{Place, Program};
 
-/// Time allowed for a server to answer after its start; a busy machine needs far longer than the one second of an
-/// idle one.
+/// Time allowed for a server to accept clients after its start; a busy machine needs far longer than the one second
+/// of an idle one.
 const ANSWER_BOUND: Duration = Duration::from_secs(120);
-/// Time allowed for a server to end after a request to end.
+/// Time allowed for a server's process to end after SIGTERM.
 const END_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(40);
 const PORT_ATTEMPTS: u32 = 5;
 
-/// A program to start, and the name of the server.
+/// A server program to start, and the name of the server.
 #[derive(Debug)]
 pub(crate) struct Launch {
     /// Name of the server in its cluster.
     pub(crate) name: String,
-    /// The program, with the part of its command line that does not depend on its [`Place`].
+    /// Program of the server, with the part of its command line that does not depend on its [`Place`].
     pub(crate) program: Program,
 }
 
-/// A server process; dropping it kills the process.
+/// A running or killed server process with its reserved port; dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Server {
     launch: Launch,
     folder: PathBuf,
-    /// Its reserved port on 127.0.0.1; `None` for a program that uses an address of its cluster.
+    /// Port on 127.0.0.1 that is reserved for this server; `None` for a program that uses an address of its cluster.
     port: Option<Port>,
     child: Mutex<Option<Child>>,
 }
@@ -47,7 +47,7 @@ impl Server {
         &self.launch.program
     }
 
-    /// Starts a server with its files in `folder` and waits until it answers.
+    /// Starts a server, whose data folder and log are created in `folder`, and waits until it accepts clients.
     pub(crate) async fn start(launch: Launch, folder: &Path) -> Result<Self> {
         let data = folder.join(&launch.name);
         if launch.program.keeps_data() {
@@ -77,14 +77,14 @@ impl Server {
         unreachable!("the loop ends at its last attempt")
     }
 
-    /// Enforces the server's CPU limit, or suspends it; without a limit this does nothing.
+    /// Puts the server's CPU limit in force if `is_enforced`, else suspends it; without a limit this does nothing.
     pub(crate) fn enforce_cpu_limit(&self, is_enforced: bool) -> Result<()> {
         let Some(share) = self.launch.program.cpu_share() else { return Ok(()) };
         let doing = format!("change the share of the processors of {}", self.name());
         share.enforce(is_enforced).map_err(Error::io(doing))
     }
 
-    /// Starts a killed server again, on the same port and data, and waits until it answers.
+    /// Starts a killed server again, on the same port and data, and waits until it accepts clients.
     pub(crate) async fn restart(&self) -> Result<()> {
         if self.liveness() != Liveness::Gone {
             return Err(self.wrong_state("restart", "is running"));
@@ -137,7 +137,7 @@ impl Server {
         Ok(status)
     }
 
-    /// Kills the process at once (kill -9) and waits until it has ended.
+    /// Kills the server's process at once (SIGKILL) and waits until it has ended.
     pub(crate) fn kill(&self) -> Result<()> {
         let Some(mut child) = self.child().take() else {
             return Err(self.wrong_state("kill", "is not running"));
@@ -149,7 +149,8 @@ impl Server {
             .map_err(Error::io(format!("kill {}", self.name())))
     }
 
-    /// Asks the process to end (SIGTERM), as the system does when it shuts down, and waits until it has ended.
+    /// Asks the server's process to end (SIGTERM), as the system does when it shuts down, and waits until it has
+    /// ended.
     pub(crate) async fn terminate(&self) -> Result<()> {
         self.signal("end", Signal::TERM)?;
         let started = Instant::now();
@@ -163,12 +164,12 @@ impl Server {
         Ok(())
     }
 
-    /// Suspends the process (SIGSTOP): its connections stay open and silent.
+    /// Suspends the server's process (SIGSTOP): its connections stay open and silent.
     pub(crate) fn stop(&self) -> Result<()> {
         self.signal("stop", Signal::STOP)
     }
 
-    /// Resumes a suspended process (SIGCONT).
+    /// Resumes the server's suspended process (SIGCONT).
     pub(crate) fn resume(&self) -> Result<()> {
         self.signal("continue", Signal::CONT)
     }
@@ -187,13 +188,13 @@ impl Server {
         Error::WrongState { action, node: self.name().to_owned(), state }
     }
 
-    /// Returns the identity of the process, or `None` if it was killed or has ended.
+    /// Returns the identity of the server's process, or `None` if it was killed or has ended.
     pub(crate) fn process(&self) -> Option<ProcessId> {
         let pid = self.child().as_ref()?.id();
         ProcessId::of(pid)
     }
 
-    /// Returns the state of the process.
+    /// Returns the present state of the server's process.
     pub(crate) fn liveness(&self) -> Liveness {
         self.process().map_or(Liveness::Gone, ProcessId::liveness)
     }
@@ -203,24 +204,24 @@ impl Server {
         &self.launch.name
     }
 
-    /// Returns the address on which the server listens, also while it is down.
+    /// Returns the socket address on which the server accepts clients, also while it is down.
     pub(crate) fn socket(&self) -> SocketAddr {
         let own = |port: &Port| SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
         let fixed = self.launch.program.fixed_address();
         fixed.or(self.port.as_ref().map(own)).expect("a port of its own, or its cluster's")
     }
 
-    /// Returns the port of [`Self::socket`].
+    /// Returns the port on which the server accepts clients, also while it is down.
     pub(crate) fn port(&self) -> u16 {
         self.socket().port()
     }
 
-    /// Returns the address as `host:port`, for connection strings.
+    /// Returns the address on which the server accepts clients as `host:port`, for connection strings.
     pub(crate) fn address(&self) -> String {
         self.socket().to_string()
     }
 
-    /// Returns the path of the log file.
+    /// Returns the path of the server's log file.
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.join(format!("{}.log", self.launch.name))
     }

@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 use crate::server::{Launch, Server};
 use crate::wire;
 
-/// Database of a single server.
+/// Database product of a single server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -27,7 +27,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Returns the name of the database as commands use it.
+    /// Returns the name of the database product as command lines use it: `redis` or `kafka`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    /// Returns the least memory with which the server works, in MiB.
+    /// Returns the least memory limit with which the server works, in MiB: of Redis' data, or of Kafka's heap.
     pub(crate) fn memory_mb_min(self) -> u32 {
         match self {
             Self::Redis => 8,
@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// Checks that the server at `port` answers.
+    /// Checks that the server at `port` of 127.0.0.1 accepts clients; fails if it does not reply within `bound`.
     pub(crate) async fn probe(self, port: u16, bound: Duration) -> Result<()> {
         match self {
             Self::Redis => redis::ping(wire::local(port), bound).await,
@@ -53,25 +53,25 @@ impl Engine {
     }
 }
 
-/// Specification of a single server.
+/// Specification of a testbed that consists of a single server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SingleSpec {
     /// Name of the testbed, which prefixes the name of its node.
     pub name: String,
-    /// Database of the server.
+    /// Database product that the server runs.
     pub engine: Engine,
-    /// Limit of Redis' data, or of Kafka's heap, in MiB.
+    /// Limit of Redis' memory for data (`maxmemory`), or of Kafka's heap, in MiB.
     pub memory_mb: u32,
-    /// CPU limit of Redis, in percent of one processor; `None` for no limit.
+    /// CPU limit of Redis, in percent of one processor; `None` for no limit. Kafka accepts no limit.
     pub cpu_percent: Option<u16>,
-    /// Folder in which data and log are created; `None` for the system's temporary folder.
+    /// Folder in which the testbed's folder for data and log is created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
-    /// The clients that a second listener of Kafka demands; `None` for no second listener.
+    /// Requirements of Kafka's second listener (TLS and login); `None` for no second listener.
     pub secured: Option<KafkaSecurity>,
 }
 
 impl SingleSpec {
-    /// Default memory, in MiB.
+    /// Default of [`Self::memory_mb`], in MiB.
     pub const MEMORY_MB: u32 = 256;
 
     /// Returns the specification of a Redis server.
@@ -91,7 +91,7 @@ impl SingleSpec {
         Self { name, engine, memory_mb, cpu_percent: None, folder: None, secured: None }
     }
 
-    /// Checks that the server can be started. The error names the value to change.
+    /// Checks that a server can be started from this specification. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         if !valid_name(&self.name) {
             return Err(Error::BadName { name: self.name.clone() });
@@ -110,8 +110,8 @@ impl SingleSpec {
         Ok(())
     }
 
-    /// Returns the program to start, if this machine has it. If the CPU limit is unavailable, the reason is stored
-    /// in `unshared`.
+    /// Returns the program to start for the node `node`, or an error if this machine does not have it. If the CPU
+    /// limit is unavailable, the reason is stored in `unshared`.
     fn program(&self, node: &str, unshared: &mut Option<String>) -> Result<Program> {
         Ok(match self.engine {
             Engine::Redis => {
@@ -127,7 +127,7 @@ impl SingleSpec {
     }
 }
 
-/// A running single server; dropping it kills it and removes its data.
+/// A running single server; dropping it kills the server and removes its data.
 #[derive(Debug)]
 pub struct Single {
     // Fields drop in this order: the server, then the folder with its data.
@@ -138,7 +138,7 @@ pub struct Single {
 }
 
 impl Single {
-    /// Starts the server and waits until it answers.
+    /// Starts the server that `spec` describes, and waits until it accepts clients.
     #[crate::boxed]
     pub async fn start(spec: SingleSpec) -> Result<Self> {
         spec.check()?;
@@ -156,13 +156,15 @@ impl Single {
         &self.spec
     }
 
-    /// Returns the reason why a CPU limit was requested but is unavailable, or `None`.
+    /// Returns the reason why a CPU limit was requested but is unavailable; `None` if it is in force or was not
+    /// requested.
     #[must_use]
     pub fn unshared(&self) -> Option<&str> {
         self.unshared.as_deref()
     }
 
-    /// Returns the address for clients: a URL for Redis, a bootstrap server as `host:port` for Kafka.
+    /// Returns the server's address for clients: `redis://host:port` for Redis, a bootstrap server as `host:port` for
+    /// Kafka.
     #[must_use]
     pub fn uri(&self) -> String {
         match self.spec.engine {
@@ -171,37 +173,39 @@ impl Single {
         }
     }
 
-    /// Returns the address of Kafka's second listener, which demands TLS and authentication, as `host:port`.
+    /// Returns the address of Kafka's second listener, which demands TLS and authentication, as `host:port`; `None`
+    /// if there is no such listener.
     #[must_use]
     pub fn secured_uri(&self) -> Option<String> {
         let Program::Kafka(kafka) = self.server.program() else { return None };
         kafka.secured_port().map(|port| wire::local(port).to_string())
     }
 
-    /// Returns the port on 127.0.0.1, which stays reserved while the server is down.
+    /// Returns the server's port on 127.0.0.1, which stays reserved while the server is down.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.server.port()
     }
 
-    /// Returns the current state of its only node.
+    /// Returns name, address and process of the server, the testbed's only node.
     #[must_use]
     pub fn node(&self) -> NodeInfo {
         NodeInfo::of(&self.server, "", Role::Alone)
     }
 
-    /// Returns the folder with data and log.
+    /// Returns the folder of this testbed, which contains data and log of the server.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Kills the server at once (kill -9). Its port and data remain reserved for it.
+    /// Kills the server at once (SIGKILL). Its port and data remain reserved for it.
     pub fn kill(&self) -> Result<()> {
         self.server.kill()
     }
 
-    /// Asks the server to end (SIGTERM), and waits until it has ended. Its port and data remain reserved for it.
+    /// Asks the server to end (SIGTERM), and waits until its process has ended. Its port and data remain reserved for
+    /// it.
     #[crate::boxed]
     pub async fn terminate(&self) -> Result<()> {
         self.server.terminate().await
@@ -217,7 +221,7 @@ impl Single {
         self.server.resume()
     }
 
-    /// Starts a killed server again, on the same port and data, and waits until it answers.
+    /// Starts the killed server again, on the same port and data, and waits until it accepts clients.
     #[crate::boxed]
     pub async fn restart(&self) -> Result<()> {
         self.server.restart().await

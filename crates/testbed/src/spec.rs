@@ -10,34 +10,34 @@ use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::process::ProcessId;
 
-/// Specification of a MongoDB cluster.
+/// Specification of a MongoDB cluster: a replica set, or shards with a config server and a router.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterSpec {
-    /// Name of the cluster, which prefixes the names of replica sets and nodes. Lower-case letters, digits and `-`,
-    /// at most 32, beginning with a letter.
+    /// Name of the cluster, which prefixes the names of replica sets and nodes: 1 to 32 lower-case letters, digits
+    /// and `-`, beginning with a letter.
     pub name: String,
     /// Number of shards; `None` for a replica set alone.
     pub shards: Option<u32>,
     /// Number of members of the replica set, or of each shard.
     pub members: u32,
-    /// True for a cluster with a key file, an administrator, and an application user that is not root.
+    /// True for a cluster with authorization: a key file, an administrator, and an application user that is not root.
     pub auth: bool,
-    /// Size of the storage engine's cache of each member, in MiB.
+    /// Size of the storage engine's cache of each member, in MiB, at least 256.
     pub cache_mb: u32,
-    /// Size of the oplog, in MiB, to which it is truncated within seconds; `None` for the server's default.
+    /// Size to which each member's oplog is truncated within seconds, in MiB; `None` for the server's default.
     pub oplog_mb: Option<u32>,
     /// Time without a reply from the primary after which members elect another one, in ms.
     pub election_timeout_ms: u32,
     /// Further server parameters (`--setParameter`) of each member, as name and value.
     pub parameters: Vec<(String, String)>,
-    /// Folder in which data and logs are created; `None` for the system's temporary folder.
+    /// Folder in which the cluster's folder for data and logs is created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
-    /// CPU limit of each member with data, in percent of one processor; `None` for no limit.
+    /// CPU limit of each member that is not a config server, in percent of one processor; `None` for no limit.
     pub cpu_percent: Option<u16>,
     /// True if the servers have a low scheduling priority: other busy processes get ten times as much CPU time.
     pub yields_cpu: bool,
-    /// Certificates if members offer TLS; connections without TLS are accepted too.
+    /// Certificates with which members offer TLS, besides connections without TLS; `None` for no TLS.
     pub tls: Option<Certificates>,
 }
 
@@ -73,20 +73,20 @@ impl ClusterSpec {
         Self { name: name.into(), shards: Some(shards), ..Self::default() }
     }
 
-    /// Returns this specification with authorization.
+    /// Returns this specification with authorization: a key file, an administrator and an application user.
     #[must_use]
     pub fn with_auth(self) -> Self {
         Self { auth: true, ..self }
     }
 
-    /// Returns this specification with a further server parameter on each member.
+    /// Returns this specification with the further server parameter `name` (`--setParameter`) on each member.
     #[must_use]
     pub fn with_parameter(mut self, name: &str, value: &str) -> Self {
         self.parameters.push((name.into(), value.into()));
         self
     }
 
-    /// Checks that the cluster can be built. The error names the value to change.
+    /// Checks that a cluster can be started from this specification. The error names the value to change.
     pub fn check(&self) -> Result<()> {
         let bad = |what: String| Err(Error::Spec(what));
         if !valid_name(&self.name) {
@@ -108,7 +108,8 @@ impl ClusterSpec {
     }
 }
 
-/// Returns true if the name is valid for a cluster. It is used in names of files, folders and replica sets.
+/// Returns true if `name` is valid for a testbed: 1 to 32 lower-case letters, digits and `-`, beginning with a
+/// letter. It is used in names of files, folders and replica sets.
 #[must_use]
 pub fn valid_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -117,43 +118,44 @@ pub fn valid_name(name: &str) -> bool {
         && name.bytes().all(plain)
 }
 
-/// Role of a node in its cluster.
+/// Role of a node in its testbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// A member of a replica set with data.
+    /// A member of a replica set with data (a shard, or a replica set without shards).
     Member,
     /// A member of the config server's replica set.
     Config,
-    /// A router.
+    /// The router of a sharded cluster.
     Router,
-    /// A single server.
+    /// The only server of a testbed (Redis or Kafka).
     Alone,
-    /// One of several equal nodes.
+    /// A node of a Cassandra or Redis Cluster.
     Node,
 }
 
-/// Description of a node and its current state.
+/// Description of a node of a testbed, and its process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Name: `SET-INDEX`, or `NAME-router`; `NAME-0` for a single server.
+    /// Name of the node: `SET-INDEX` for a member of a replica set, `NAME-router`, `NAME-0` for a single server,
+    /// `NAME-NUMBER` from 1 for a node of Cassandra or a Redis Cluster.
     pub name: String,
-    /// Name of its replica set; empty if it belongs to none.
+    /// Name of the node's replica set; empty if the node belongs to none.
     pub set: String,
-    /// Role in its cluster.
+    /// Role of the node in its testbed.
     pub role: Role,
-    /// Address on which it listens.
+    /// Address on which the node accepts clients.
     #[serde(default = "loopback")]
     pub host: IpAddr,
-    /// Port on which it listens.
+    /// Port on which the node accepts clients.
     pub port: u16,
-    /// Its process; `None` while it is down.
+    /// Identity of the node's process; `None` while the node is down.
     pub process: Option<ProcessId>,
-    /// Path of its log file; `None` for the stand-in router, which is a part of the testbed's process.
+    /// Path of the node's log file; `None` for the stand-in router, which is a part of the testbed's process.
     pub log: Option<PathBuf>,
 }
 
-/// Returns the address of nodes in entries from before nodes could have other addresses.
+/// Returns 127.0.0.1, the address of nodes in entries that were written before nodes could have other addresses.
 fn loopback() -> IpAddr {
     Ipv4Addr::LOCALHOST.into()
 }

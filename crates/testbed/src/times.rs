@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use crate::spec::ClusterSpec;
 
-/// Environment variable with the path of the file.
+/// Name of the environment variable with the path of the file to which durations are appended.
 const VARIABLE: &str = "IMAGO_TESTBED_TIMES";
 
-/// Records the time from `began` until now as the duration of `what`.
+/// Records the time from `began` until now as the duration of the activity `what`; `of` names its object. Without
+/// [`VARIABLE`] this does nothing.
 pub(crate) fn note(what: &str, of: &str, began: Instant) {
     let Some(file) = std::env::var_os(VARIABLE) else { return };
     let line = serde_json::json!({
@@ -28,7 +29,7 @@ fn append(file: &Path, line: &str) -> std::io::Result<()> {
     file.write_all(line.as_bytes())
 }
 
-/// Returns a description of a cluster.
+/// Returns a short description of a cluster: its shards, members, and whether it has users.
 pub(crate) fn kind(spec: &ClusterSpec) -> String {
     let shards = spec.shards.map_or(String::new(), |shards| format!("{shards} shards × "));
     let auth = if spec.auth { ", users" } else { "" };

@@ -7,12 +7,12 @@
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-/// Time limit of every wait, longer than any step takes on a busy machine.
+/// Time limit of every wait of a test, longer than any step takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(420);
-/// Interval between two checks of a cheap condition.
+/// Pause between two checks of a cheap condition.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A wait for a loop's condition: `while !holds { wait.again().await }`.
+/// A wait with time limit for the condition of a loop: `while !holds { wait.again().await }`.
 #[derive(Debug)]
 pub struct Wait<'a> {
     what: &'a str,
@@ -22,17 +22,17 @@ pub struct Wait<'a> {
 }
 
 impl<'a> Wait<'a> {
-    /// Starts to wait until `what`; `poll` is the pause between two checks.
+    /// Starts a wait for the condition that `what` describes; `poll` is the pause between two checks.
     #[track_caller]
     #[must_use]
     pub fn until(poll: Duration, what: &'a str) -> Self {
         Self { what, poll, caller: Location::caller(), began: Instant::now() }
     }
 
-    /// Sleeps until the next check.
+    /// Sleeps until the next check of the condition.
     ///
     /// # Panics
-    /// Panics with the awaited condition when [`PATIENCE`] has elapsed.
+    /// Panics with the awaited condition when [`PATIENCE`] has elapsed since the wait started.
     #[crate::boxed]
     pub async fn again(&self) {
         assert_in_time(self.began, self.what, self.caller);
@@ -40,7 +40,7 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// Waits until `happened` returns true, checking at a short interval.
+/// Waits until `happened` returns true; it is called every 5 ms. `what` describes the awaited condition.
 ///
 /// # Panics
 /// Panics with `what` when [`PATIENCE`] has elapsed.
@@ -49,7 +49,8 @@ pub fn until(what: &str, happened: impl AsyncFnMut() -> bool) -> impl Future<Out
     until_with(POLL, what, happened)
 }
 
-/// Waits until `happened` returns true, with the pause `poll` between two checks, for a check that is costly.
+/// Waits until `happened`, a costly check, returns true; `poll` is the pause between two checks. `what` describes the
+/// awaited condition.
 ///
 /// # Panics
 /// Panics with `what` when [`PATIENCE`] has elapsed.
@@ -67,7 +68,7 @@ pub fn until_with(
     }
 }
 
-/// Waits until `happened` returns true, without an async runtime.
+/// Waits until `happened` returns true, without an async runtime. `what` describes the awaited condition.
 ///
 /// # Panics
 /// Panics with `what` when [`PATIENCE`] has elapsed.
@@ -76,7 +77,8 @@ pub fn until_blocking(what: &str, happened: impl FnMut() -> bool) {
     until_or_report(what, String::new, happened);
 }
 
-/// Waits until `happened` returns true, without an async runtime; a failure also reports the result of `known`.
+/// Waits until `happened` returns true, without an async runtime. `what` describes the awaited condition, `known` the
+/// state that a failure reports.
 ///
 /// # Panics
 /// Panics with `what` and the result of `known` when [`PATIENCE`] has elapsed.
@@ -103,14 +105,14 @@ fn timeout_message(what: &str, caller: &Location<'_>) -> String {
     format!("{caller}: waited {} s in vain until {what}", PATIENCE.as_secs())
 }
 
-/// Sleeps for a time that is under test: the duration of a fault, the time to a random moment, the pause of a
-/// writer.
+/// Sleeps for `time`, a time that is itself under test: the duration of a fault, the time to a random moment, the
+/// pause of a writer.
 #[crate::boxed]
 pub async fn lasts(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Sleeps for a time that is under test, without an async runtime.
+/// Blocks the thread for `time`, a time that is itself under test, without an async runtime.
 pub fn lasts_blocking(time: Duration) {
     std::thread::sleep(time);
 }

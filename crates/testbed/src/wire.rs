@@ -1,9 +1,8 @@
 //! One command to one server over a separate connection, without the driver.
 //!
 //! The driver runs monitors on the runtime that created it and hides a node's silence behind server selection. A
-//! probe that runs a few times a second needs neither. The MongoDB message is an OP_MSG with one body section, as
-//! in the documentation of the wire protocol; the probes of other servers are in [`crate::redis`] and
-//! [`crate::kafka`].
+//! probe that runs a few times a second needs neither. The MongoDB message is an OP_MSG with one body section, as in
+//! the documentation of the wire protocol; the probes of other servers are in [`crate::redis`] and [`crate::kafka`].
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -19,8 +18,8 @@ const OP_MSG: i32 = 2013;
 const HEADER_BYTES: usize = 16;
 const REPLY_BYTES_MAX: usize = 48 * 1024 * 1024;
 
-/// Runs `command` in database `database` on the server at `port` of this machine, without credentials. A reply with
-/// `ok: 0` is an error.
+/// Runs `command` in the database `database` on the MongoDB server at `port` of 127.0.0.1, without credentials, and
+/// returns the reply. A reply with `ok: 0`, or none within `bound`, is an error.
 pub(crate) async fn run(
     port: u16,
     database: &str,
@@ -42,7 +41,7 @@ pub(crate) async fn run(
     })
 }
 
-/// Waits for `exchange`, which sends `command` to the server at `node`, at most for `bound`.
+/// Waits at most `bound` for `exchange`, which sends `command` to the server at `node`, and returns its result.
 pub(crate) async fn within<T>(
     node: SocketAddr,
     command: &str,
@@ -57,17 +56,17 @@ pub(crate) async fn within<T>(
     Err(Error::Unanswered { node: node.to_string(), command: command.to_owned(), reason })
 }
 
-/// Returns the address of the server at `port` of this machine.
+/// Returns the socket address of `port` on 127.0.0.1.
 pub(crate) fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Opens a connection to a server.
+/// Opens a TCP connection to the server at `node`.
 pub(crate) async fn connect(node: SocketAddr) -> std::io::Result<TcpStream> {
     TcpStream::connect(node).await
 }
 
-/// Returns the error for an invalid reply.
+/// Returns the error for a reply that is invalid because of `what`.
 pub(crate) fn invalid(what: String) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidData, what)
 }
@@ -107,18 +106,18 @@ async fn exchange(port: u16, command: &Document) -> std::io::Result<Document> {
     Document::from_reader(body).map_err(|error| invalid(error.to_string()))
 }
 
-/// Reply of a server to `hello`.
+/// State of a MongoDB server according to its reply to `hello`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// True if the server is the primary and accepts writes, or is a router.
     pub(crate) primary: bool,
     /// True if the server is a secondary.
     pub(crate) secondary: bool,
-    /// Address of the primary according to the server, as `host:port`.
+    /// Address of the primary according to the server, as `host:port`; `None` if it knows none.
     pub(crate) primary_address: Option<String>,
 }
 
-/// Sends `hello` to the server at `port`.
+/// Sends `hello` to the MongoDB server at `port` of 127.0.0.1; fails if there is no reply within `bound`.
 pub(crate) async fn hello(port: u16, bound: Duration) -> Result<Hello> {
     let answer = run(port, "admin", doc! { "hello": 1 }, bound).await?;
     Ok(Hello {
@@ -129,7 +128,7 @@ pub(crate) async fn hello(port: u16, bound: Duration) -> Result<Hello> {
 }
 
 impl Hello {
-    /// Returns the server's state as one word.
+    /// Returns the server's state as one word: `primary` (also for a router), `secondary` or `neither`.
     pub(crate) fn state_name(&self) -> &'static str {
         match (self.primary, self.secondary) {
             (true, _) => "primary",

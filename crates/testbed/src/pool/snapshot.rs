@@ -1,4 +1,4 @@
-//! The state that a used cluster must share with a new one, and its restoration.
+//! The state of a cluster by which the pool decides whether a used cluster equals a new one, and its restoration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use crate::error::{Error, Result};
 use crate::replica_set::Purpose;
 
 const BOUND: Duration = Duration::from_secs(30);
-/// Databases that servers create for themselves.
+/// Databases that servers create for themselves; they are not compared and not dropped.
 const OWN_DATABASES: [&str; 3] = ["admin", "config", "local"];
-/// Collections of the cluster's metadata that tests change.
+/// Collections of the database `config` that tests change and that are therefore compared.
 const METADATA: [&str; 4] = ["tags", "settings", "reshardingOperations", "collections"];
 
-/// State of a cluster: values by server or replica set and kind.
+/// State of a cluster that a test may change. A key names a server, replica set or metadata collection and the kind
+/// of value, for example `pool-1-0: parameter ttlMonitorEnabled`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ClusterSnapshot(BTreeMap<String, Bson>);
 
 impl ClusterSnapshot {
-    /// Returns the current snapshot of a cluster.
+    /// Reads parameters, databases, users, roles, configuration and metadata of a running cluster.
     pub(super) async fn of(cluster: &Cluster) -> Result<Self> {
         let mut found = BTreeMap::new();
         for set in cluster.sets() {
@@ -78,7 +79,8 @@ impl ClusterSnapshot {
         Ok(Self(found))
     }
 
-    /// Returns a description of the first difference between `self` and `other`, or `None` if they are equal.
+    /// Returns a description of the first difference between the states `self` (before) and `other` (now); `None` if
+    /// they are equal.
     fn difference(&self, other: &Self) -> Option<String> {
         let names = self.0.keys().chain(other.0.keys());
         let mut differ = names.filter(|name| self.0.get(*name) != other.0.get(*name));
@@ -89,7 +91,8 @@ impl ClusterSnapshot {
     }
 }
 
-/// Undoes the changes of a test, removes its data, and compares the cluster with its snapshot when `new`.
+/// Heals `cluster`, runs the commands `undo` on the servers of their roles, drops its databases, and returns an error
+/// if its state then differs from `new`, the state when it was new.
 pub(super) async fn restore(
     cluster: &Cluster,
     new: &ClusterSnapshot,
@@ -147,7 +150,7 @@ async fn drop_databases(client: &Client) -> mongodb::error::Result<()> {
     Ok(())
 }
 
-/// Returns true if a parameter is a setting of the server rather than a measure of its present activity.
+/// Returns true if the server parameter `name` is a setting rather than a measure of the server's present activity.
 fn is_a_setting(name: &str) -> bool {
     !name.starts_with('$')
         && !["ok", "operationTime", "lastCommittedOpTime"].contains(&name)
@@ -158,13 +161,13 @@ fn is_an_own_database(listed: &Document) -> bool {
     listed.get_str("name").is_ok_and(|name| OWN_DATABASES.contains(&name))
 }
 
-/// Returns true for the entry of the sessions' collection, which is created with the first session at an
-/// undetermined time.
+/// Returns true for the metadata of a `config.system.…` collection, which servers create with the first session, at
+/// an undetermined time.
 fn is_the_servers_own(kept: &Document) -> bool {
     kept.get_str("_id").is_ok_and(|id| id.starts_with("config.system."))
 }
 
-/// Sorts the elements of a list, because servers return them in no order.
+/// Returns an array with its elements sorted, because servers return them in no order; any other value is unchanged.
 fn sorted(listed: Bson) -> Bson {
     match listed {
         Bson::Array(mut all) => {

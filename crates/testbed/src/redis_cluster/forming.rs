@@ -1,6 +1,7 @@
 //! Forming a cluster of Redis servers by its own commands, and reading the state of its nodes.
 //!
-//! A node that reports a healthy cluster may have a replica that receives no data, so both are checked.
+//! A node that reports a healthy cluster may have a replica that receives no data, so the state of the cluster and of
+//! replication are both checked.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,17 +11,18 @@ use redis::{AsyncConnectionConfig, FromRedisValue, cmd};
 
 use crate::error::{Error, Result};
 
-/// Time allowed for one command.
+/// Time allowed for the reply to one command.
 const ANSWER_BOUND: Duration = Duration::from_secs(5);
-/// Time allowed for a cluster to form.
+/// Time allowed for each of two steps of forming a cluster: that all nodes know each other, and that all replicas are
+/// in sync.
 const FORM_BOUND: Duration = Duration::from_secs(90);
-/// Time allowed for a replica to take over from its master.
+/// Time allowed for a replica to become master after CLUSTER FAILOVER.
 const FAIL_OVER_BOUND: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
-/// Number of slots to which keys are hashed.
+/// Number of hash slots of a Redis Cluster.
 const SLOTS: usize = 16_384;
 
-/// A connection to a node.
+/// An open connection to one node of a Redis Cluster.
 struct Node {
     address: SocketAddr,
     connection: MultiplexedConnection,
@@ -54,8 +56,8 @@ fn unanswered(node: SocketAddr, command: &str, error: &redis::RedisError) -> Err
     }
 }
 
-/// Forms a cluster of empty servers: the first `masters` share the slots, the others become replicas of the masters
-/// in turn.
+/// Forms a cluster of the empty servers `nodes`: the first `masters` of them share the hash slots, the others become
+/// replicas of the masters in turn. `peers_port` is the port on which every node accepts other nodes.
 pub(super) async fn form(nodes: &[SocketAddr], peers_port: u16, masters: usize) -> Result<()> {
     let mut connected = Vec::new();
     for (number, address) in (1..).zip(nodes) {
@@ -109,7 +111,8 @@ pub(super) async fn form(nodes: &[SocketAddr], peers_port: u16, masters: usize) 
     .await
 }
 
-/// Repeats a check until it returns `None`, the absence of a problem.
+/// Repeats the check `wrong` until it returns `None`, the absence of a problem; fails after `bound` with the last
+/// problem. `what` describes the awaited condition.
 async fn until(
     bound: Duration,
     what: &str,
@@ -126,15 +129,15 @@ async fn until(
     Ok(())
 }
 
-/// State of a node, as the node reports it.
+/// State of a node and of its cluster, as the node reports it.
 #[derive(Debug)]
 struct State {
     cluster_is_well: bool,
     known_nodes: usize,
     is_master: bool,
-    /// True for a replica that receives its master's data.
+    /// True for a replica whose link to its master is up (`master_link_status`).
     is_linked: bool,
-    /// For a master, the number of replicas that are in sync.
+    /// For a master, the number of its replicas that are in sync (`state=online`).
     replicas: usize,
 }
 
@@ -163,19 +166,20 @@ impl State {
     }
 }
 
-/// Returns the value of the line `key:value`, or `None` if there is none.
+/// Returns the value of the line `key:value` of `text`, or `None` if there is no such line.
 fn line<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Returns the state of a node: `master`, `replica`, or `unsettled` if its cluster is not healthy or it has no link
-/// to its master.
+/// Connects to a node within `bound` and returns its state: `master`, `replica`, or `unsettled` if its cluster is not
+/// healthy or it is a replica without a link to its master.
 pub(crate) async fn state_of(node: SocketAddr, bound: Duration) -> Result<&'static str> {
     let node = Node::connect(node, bound).await?;
     State::of(&node).await.map(|state| state.word())
 }
 
-/// Makes a replica take over from its master, if one is in sync. Returns the replica's address.
+/// Makes a replica of the node at `master` take over, if one is in sync, and returns the replica's address. `name` is
+/// the master's name, for errors.
 pub(super) async fn fail_over(name: &str, master: SocketAddr) -> Result<SocketAddr> {
     let refused = |state| Error::WrongState { action: "step down", node: name.to_owned(), state };
     let node = Node::connect(master, ANSWER_BOUND).await?;

@@ -8,7 +8,7 @@ use bson::{Bson, Document, Timestamp, doc};
 
 use super::message;
 
-/// Error codes of the server (its `error_codes.yml`) that a router handles.
+/// Error codes of MongoDB servers (their `error_codes.yml`) that the router raises or handles.
 pub(super) mod code {
     pub(in crate::router) const BAD_VALUE: i32 = 2;
     pub(in crate::router) const HOST_UNREACHABLE: i32 = 6;
@@ -33,7 +33,7 @@ pub(super) mod code {
     pub(in crate::router) const NOT_PRIMARY: i32 = 10107;
     pub(in crate::router) const STALE_CONFIG: i32 = 13388;
 
-    /// Returns the name of a code that the router itself raises.
+    /// Returns the name (`codeName`) of an error code that the router itself raises; `UnknownError` for other codes.
     pub(super) fn name(code: i32) -> &'static str {
         match code {
             BAD_VALUE => "BadValue",
@@ -59,20 +59,21 @@ pub(super) mod code {
         }
     }
 
-    /// Returns true if the shard's routing data and the sender's differ; nothing was executed.
+    /// Returns true for an error code by which a shard reports that its routing data and the sender's differ; the
+    /// command was not executed.
     pub(in crate::router) fn is_stale(code: i32) -> bool {
         // StaleEpoch, StaleDbVersion, ShardCannotRefreshDueToLocksHeld, StaleConfig.
         matches!(code, 150 | STALE_DB_VERSION | 340 | STALE_CONFIG)
     }
 
-    /// Returns true if the node rejected the command because it is not primary; nothing was executed.
+    /// Returns true for an error code by which a node reports that it is not primary; the command was not executed.
     pub(in crate::router) fn is_not_primary(code: i32) -> bool {
         // NotWritablePrimary, NotPrimaryNoSecondaryOk.
         matches!(code, NOT_PRIMARY | 13435)
     }
 
-    /// Returns true if the operation may or may not have been executed. A client may repeat it if the servers
-    /// recognise a repetition.
+    /// Returns true for an error code after which a client may repeat the command, if the servers recognise a
+    /// repetition: whether it was executed is unknown, or, as with [`is_not_primary`], it was not.
     pub(in crate::router) fn is_retryable(code: i32) -> bool {
         // HostNotFound, NetworkTimeout, ShutdownInProgress, FailedToSatisfyReadPreference,
         // PrimarySteppedDown, ExceededTimeLimit, SocketException, InterruptedAtShutdown,
@@ -95,7 +96,7 @@ pub(super) mod code {
     }
 }
 
-/// Returns true for fields that are internal to routers and shards.
+/// Returns true for fields of a reply that are internal to routers and shards.
 fn is_internal(key: &CStr) -> bool {
     matches!(
         key.as_str(),
@@ -112,18 +113,19 @@ fn is_internal(key: &CStr) -> bool {
     )
 }
 
-/// A server's reply with `ok: 1`, or one that the router composed.
+/// A reply with `ok: 1`, from a server or composed by the router.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     raw: RawDocumentBuf,
-    /// Time after which a read sees the effect of this operation; `None` if the server reports no time.
+    /// Cluster time of the operation (`operationTime`): a causally consistent read at this time sees its effect.
+    /// `None` if the server reports no time.
     pub(super) operation_time: Option<Timestamp>,
-    /// Cluster time of the replying node.
+    /// Cluster time (`$clusterTime`) of the replying node; `None` if the server reports none.
     pub(super) cluster_time: Option<Timestamp>,
 }
 
 impl Answer {
-    /// Parses a server's reply; one with `ok: 0` becomes a [`Failure`].
+    /// Parses the reply `raw` of a server; a reply without `ok: 1` becomes a [`Failure`].
     pub(super) fn of_server(raw: RawDocumentBuf) -> Result<Self, Failure> {
         let operation_time = raw.get_timestamp("operationTime").ok();
         let cluster_time = raw
@@ -136,40 +138,41 @@ impl Answer {
         Err(Failure::of_server(&raw))
     }
 
-    /// Returns the reply as the server sent it.
+    /// Returns the whole reply as the server sent it, internal fields included.
     pub(super) fn raw(&self) -> &RawDocument {
         &self.raw
     }
 
-    /// Returns the reply decoded, without internal fields.
+    /// Returns the reply decoded, without the fields that are internal to routers and shards.
     pub(super) fn document(&self) -> Result<Document, Failure> {
         Document::try_from(&*message::without(&self.raw, is_internal)).map_err(Failure::malformed)
     }
 
-    /// Returns the reply for the client, without internal fields and times.
+    /// Returns the reply to be sent to the client, without internal fields and times.
     pub(super) fn for_client(&self) -> RawDocumentBuf {
         message::without(&self.raw, is_internal)
     }
 
-    /// Returns a number of any numeric type in the reply, or `None` if there is none.
+    /// Returns the value of the field `key` of the reply as an integer; see [`number`].
     pub(super) fn number(&self, key: &str) -> Option<i64> {
         number(&self.raw, key)
     }
 
-    /// Returns the same reply with the node's cluster time as its operation time. A reply to a routed command does
-    /// not contain the operation times of the shards involved, and its cluster time is not before them.
+    /// Returns the same reply with the node's cluster time as its operation time, if that is later. A reply to a
+    /// command that a shard routes does not contain the operation times of the other shards involved, and its cluster
+    /// time is not before them.
     pub(super) fn routed(mut self) -> Self {
         self.operation_time = self.cluster_time.max(self.operation_time);
         self
     }
 
-    /// Returns a reply with the same times and other content.
+    /// Returns a reply that has the times of this one and the content of `document`.
     pub(super) fn with(&self, document: &Document) -> Result<Self, Failure> {
         let raw = RawDocumentBuf::try_from(document).map_err(Failure::malformed)?;
         Ok(Self { raw, ..*self })
     }
 
-    /// Returns the same reply with one more field.
+    /// Returns the same reply with the field `key` appended, whose value is `value`.
     pub(super) fn appended(mut self, key: &str, value: &Document) -> Result<Self, Failure> {
         let key = bson::raw::CString::try_from(key).map_err(Failure::malformed)?;
         let value = RawDocumentBuf::try_from(value).map_err(Failure::malformed)?;
@@ -177,7 +180,7 @@ impl Answer {
         Ok(self)
     }
 
-    /// Returns the same reply with the later of its times and those of `other`.
+    /// Returns the same reply, each of its two times replaced by that of `other` if that is later.
     pub(super) fn not_before(mut self, other: &Self) -> Self {
         self.operation_time = self.operation_time.max(other.operation_time);
         self.cluster_time = self.cluster_time.max(other.cluster_time);
@@ -185,7 +188,7 @@ impl Answer {
     }
 }
 
-/// Composes a reply; `document` needs its own `ok`.
+/// Makes a reply of a document that the router composed; `document` must contain `ok`.
 impl TryFrom<Document> for Answer {
     type Error = Failure;
 
@@ -195,7 +198,8 @@ impl TryFrom<Document> for Answer {
     }
 }
 
-/// Returns a number of any numeric type in a raw document, or `None` if there is none.
+/// Returns the field `key` of a raw document as an integer: a number of any type, truncated, or a boolean as 0 or 1;
+/// `None` for a missing field or another type.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn number(document: &RawDocument, key: &str) -> Option<i64> {
     match document.get(key).ok().flatten()? {
@@ -207,7 +211,8 @@ pub(super) fn number(document: &RawDocument, key: &str) -> Option<i64> {
     }
 }
 
-/// Returns a number of any numeric type in a decoded document, or `None` if there is none.
+/// Returns the field `key` of a decoded document as an integer: a number of any type, truncated; `None` for a missing
+/// field or another type, booleans included.
 #[allow(clippy::cast_possible_truncation)]
 pub(super) fn integer(document: &Document, key: &str) -> Option<i64> {
     match document.get(key)? {
@@ -218,18 +223,18 @@ pub(super) fn integer(document: &Document, key: &str) -> Option<i64> {
     }
 }
 
-/// Error of a command, in the form in which a server reports it.
+/// Error reply to a command, in the form in which a server sends it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{} (code {code})", body.get_str("errmsg").unwrap_or("no message"))]
 pub(super) struct Failure {
     code: i32,
     body: Document,
-    /// True if there was no reply: whether the command was executed is unknown.
+    /// True if the node did not reply: whether the command was executed is unknown.
     pub(super) unanswered: bool,
 }
 
 impl Failure {
-    /// Returns an error that the router itself reports.
+    /// Creates an error that the router itself raises, with a code of [`code`] and a message.
     pub(super) fn new(code: i32, message: impl Into<String>) -> Self {
         let body = doc! {
             "ok": 0.0, "errmsg": message.into(), "code": code, "codeName": code::name(code),
@@ -237,7 +242,7 @@ impl Failure {
         Self { code, body, unanswered: false }
     }
 
-    /// Returns the error for a node that did not reply; it may have executed the command.
+    /// Creates the error for `node`, which did not reply to `command`; the node may have executed the command.
     pub(super) fn unanswered(node: &str, command: &str, error: &std::io::Error) -> Self {
         let message = format!("no answer from {node} to `{command}`: {error}");
         Self { unanswered: true, ..Self::new(code::HOST_UNREACHABLE, message) }
@@ -251,22 +256,22 @@ impl Failure {
         Self { code, body, unanswered: false }
     }
 
-    /// Returns the error for a document that violates the protocol.
+    /// Creates the error for a document that violates the protocol.
     pub(super) fn malformed(error: impl std::fmt::Display) -> Self {
         Self::new(code::BAD_VALUE, format!("malformed document: {error}"))
     }
 
-    /// Returns the server's error code.
+    /// Returns the error code of the reply.
     pub(super) fn code(&self) -> i32 {
         self.code
     }
 
-    /// Returns the whole error as the client receives it.
+    /// Returns the whole error reply as the client receives it.
     pub(super) fn body(&self) -> &Document {
         &self.body
     }
 
-    /// Returns the same error with a label, by which drivers decide whether to retry.
+    /// Returns the same error with `label` among its `errorLabels`, by which drivers decide whether to retry.
     pub(super) fn labelled(mut self, label: &str) -> Self {
         match self.body.get_array_mut("errorLabels") {
             Ok(labels) if labels.iter().any(|known| known.as_str() == Some(label)) => {}
@@ -278,7 +283,7 @@ impl Failure {
         self
     }
 
-    /// Returns the same error with the attempted operation in its message.
+    /// Returns the same error with `what`, the attempted operation, before its message.
     pub(super) fn context(mut self, what: &str) -> Self {
         let message = self.body.get_str("errmsg").unwrap_or("no message").to_owned();
         self.body.insert("errmsg", format!("{what} :: caused by :: {message}"));
@@ -286,7 +291,8 @@ impl Failure {
     }
 }
 
-/// Returns a reply with a batch of a cursor.
+/// Composes a reply with one batch of a cursor: `namespace` is `DATABASE.COLLECTION`, `batch_name` is `firstBatch` or
+/// `nextBatch`, and `id` is the cursor's id, 0 if the cursor is exhausted.
 pub(super) fn cursor_answer(
     id: i64,
     namespace: &str,

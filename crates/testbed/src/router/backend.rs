@@ -22,10 +22,11 @@ use crate::User;
 const CONNECT_BOUND: Duration = Duration::from_secs(5);
 const IDLE_MAX: usize = 64;
 
-/// Running time of a command after which its node is probed, and interval between probes.
+/// Running time of a command after which its node is probed by `hello`, and interval between such probes.
 const CHECK_AFTER: Duration = Duration::from_secs(5);
 
-/// Documents sent with a command: the name of their field, and the documents.
+/// Documents sent in a section of their own with a command: the name of the command's field, and the documents;
+/// `None` without such a section.
 pub(super) type Documents<'a> = Option<(&'a str, &'a [&'a RawDocument])>;
 
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl Connection {
         message::read_answer(&mut self.stream).await
     }
 
-    /// Returns true if the node has not closed the connection while it was idle.
+    /// Returns true if the node has not closed the idle connection.
     fn is_open(&self) -> bool {
         let mut byte = [0];
         matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -54,7 +55,7 @@ impl Connection {
 
 type Key = (String, Option<String>);
 
-/// Idle connections by node and user.
+/// Idle connections of the router to nodes, by address of the node and user name.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     idle: Mutex<HashMap<Key, Vec<Connection>>>,
@@ -62,7 +63,8 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Runs `body`, which contains its `$db`, on the node at `address` as the user `login`.
+    /// Runs the command `body`, which contains its `$db`, on the node at `address`, logged in as `login` (`None`
+    /// without login), and returns the reply.
     pub(super) async fn call(
         &self,
         address: &str,
@@ -148,8 +150,8 @@ impl Pool {
     }
 }
 
-/// Returns when the node at `address` does not reply to `hello`. A command may take long, but a node that is
-/// suspended or disconnected never replies.
+/// Completes when the node at `address` does not reply to a `hello`; probes are sent at intervals of [`CHECK_AFTER`].
+/// A command may take long, but a node that is suspended or disconnected never replies.
 async fn silence(address: &str) {
     loop {
         sleep(CHECK_AFTER).await;

@@ -14,23 +14,25 @@ use super::endpoint::Endpoint;
 use super::transactions::Transaction;
 use crate::User;
 
-/// Properties of the client's connection that its commands use.
+/// One client connection of the router, as the code that runs its commands sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Caller {
     pub(super) core: Arc<Core>,
-    /// User as which the client has logged in; `None` without login.
+    /// User as which the client has logged in; `None` if the client has not logged in.
     pub(super) user: Option<Arc<User>>,
-    /// Number of the connection. Routed commands of one connection go through one shard.
+    /// Number of the client's connection, which selects the shard that executes its routed (`cluster…`) commands.
     pub(super) connection_number: usize,
 }
 
 impl Caller {
-    /// Returns the user's name, which identifies the owner of cursors and transactions.
+    /// Returns the name of the client's user, which identifies the owner of cursors and transactions; `None` without
+    /// login.
     pub(super) fn user_name(&self) -> Option<&str> {
         self.user.as_ref().map(|user| &*user.name)
     }
 
-    /// Runs a `cluster…` command through a shard's primary, and repeats it while routing data is stale.
+    /// Runs a `cluster…` command through a shard's primary, and repeats it, each time through the next shard, while a
+    /// shard reports stale routing data. `repeat` states when a command may be sent to the primary again.
     pub(super) async fn routed(
         &self,
         body: Document,
@@ -53,7 +55,8 @@ impl Caller {
         }
     }
 
-    /// Runs a versioned command on one shard, within `transaction` if there is one.
+    /// Runs `body` on the shard of `endpoint`, with the versions of `endpoint`; within `transaction` if there is one,
+    /// else on the shard's primary.
     pub(super) async fn at(
         &self,
         endpoint: &Endpoint,
@@ -70,7 +73,7 @@ impl Caller {
         self.core.on_primary(self.user.as_ref(), &shard, body, documents, repeat).await
     }
 
-    /// Runs a command on the config server as the client's user.
+    /// Runs the command `body` on the config server as the client's user.
     pub(super) async fn on_config(
         &self,
         body: Document,
@@ -79,13 +82,13 @@ impl Caller {
         self.core.on_config(self.user.as_ref(), body, repeat).await
     }
 
-    /// Returns a counter of retries for a command whose routing data may be stale.
+    /// Returns a counter of retries for one command on the collection `namespace` whose routing data may be stale.
     pub(super) fn staleness<'a>(&'a self, namespace: &'a Namespace) -> Staleness<'a> {
         Staleness { core: &self.core, namespace, round: 0 }
     }
 }
 
-/// Retries of one command because its routing data was stale.
+/// Counts the retries of one command because its routing data was stale, at most [`STALE_ROUNDS`].
 pub(super) struct Staleness<'a> {
     core: &'a Core,
     namespace: &'a Namespace,
@@ -93,7 +96,8 @@ pub(super) struct Staleness<'a> {
 }
 
 impl Staleness<'_> {
-    /// Returns true if the command is to be repeated with fresh routing data, which it then discards.
+    /// Returns true if `failure` reports stale routing data and the command may be retried; the cached routing data
+    /// is then discarded, so that the retry reads it anew.
     pub(super) fn again(&mut self, failure: &Failure) -> bool {
         let again = code::is_stale(failure.code()) && self.round < STALE_ROUNDS;
         if again {
@@ -103,14 +107,15 @@ impl Staleness<'_> {
         again
     }
 
-    /// Waits for a migration that is under way to end.
+    /// Sleeps before the next retry, longer with each retry, because a migration may be under way.
     pub(super) async fn pause(&self) {
         pause(self.round).await;
     }
 }
 
 impl Core {
-    /// Discards the routing data that a shard found stale.
+    /// Discards the routing data that a shard rejected with the error `code`: that of the whole database of
+    /// `namespace` if its version was stale, else that of the collection only.
     pub(super) fn forget(&self, namespace: &Namespace, code: i32) {
         if code == code::STALE_DB_VERSION {
             self.catalog.forget_database(&namespace.database);
@@ -120,13 +125,14 @@ impl Core {
     }
 }
 
-/// Sleeps for a time that grows with `round`, because the critical section of a migration takes a moment.
+/// Sleeps before retry number `round`: not before the first, then 20 ms, doubled with each retry up to 1 s, because
+/// the critical section of a migration takes a moment.
 pub(super) async fn pause(round: u32) {
     let wait_ms = if round <= 1 { 0 } else { (5u64 << round.min(8)).min(1_000) };
     sleep(Duration::from_millis(wait_ms)).await;
 }
 
-/// Returns the command with another name; its first value is unchanged.
+/// Returns the command `body` with another command name; the value of its first field is unchanged.
 pub(super) fn renamed(body: &Document, name: &str) -> Document {
     let mut fields = body.iter();
     let first = fields.next().map(|(_, value)| value.clone());
@@ -135,7 +141,7 @@ pub(super) fn renamed(body: &Document, name: &str) -> Document {
     renamed
 }
 
-/// Returns references to documents in the form that commands take.
+/// Returns references to the documents, in the form that [`Documents`] takes.
 pub(super) fn refs<'a, I>(documents: I) -> Vec<&'a RawDocument>
 where
     I: IntoIterator<Item = &'a bson::RawDocumentBuf>,
@@ -143,7 +149,7 @@ where
     documents.into_iter().map(|document| &**document).collect()
 }
 
-/// Copies those of the fields that `from` has.
+/// Copies the fields named `fields` from `from` to `to`; those that `from` does not have are skipped.
 pub(super) fn copy(from: &Document, to: &mut Document, fields: &[&str]) {
     for field in fields {
         if let Some(value) = from.get(field) {

@@ -1,9 +1,8 @@
-//! The routing table: the owners of chunks according to the config server, cached until a shard rejects it as
-//! stale.
+//! The routing table: the owners of chunks according to the config server, cached until a shard rejects it as stale.
 //!
-//! Every versioned command contains the version of the cached entry. A shard with a newer version rejects the
-//! command without executing anything, and the entry is read again. A stale entry therefore costs a round trip and
-//! never gives a wrong result (the servers' shard versioning protocol).
+//! Every versioned command contains the version of the cached entry. A shard with a newer version rejects the command
+//! without executing anything, and the entry is read again. A stale entry therefore costs a round trip and never
+//! gives a wrong result (the servers' shard versioning protocol).
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -14,46 +13,47 @@ use bson::{Bson, Document, Timestamp, doc};
 
 use super::shard_key::{self, ShardKey};
 
-/// Placement of one collection.
+/// Shards that have the data of one collection.
 #[derive(Debug, Clone)]
 pub(super) enum Placement {
     /// The whole collection is on its database's primary shard, or does not exist.
     Unsharded {
-        /// Id of the primary shard.
+        /// Id of the database's primary shard.
         shard: String,
-        /// `version` of the database's entry in the catalog.
+        /// Field `version` of the database's entry in `config.databases`.
         database_version: Document,
     },
     /// The collection is divided into chunks.
     Sharded(Arc<Sharded>),
 }
 
-/// A sharded collection.
+/// Routing table of one sharded collection.
 #[derive(Debug)]
 pub(super) struct Sharded {
-    /// Shard key.
+    /// Shard key of the collection.
     pub(super) key: ShardKey,
-    /// The collection's entry in `config.collections`.
+    /// Entry of the collection in `config.collections`.
     pub(super) entry: Document,
-    /// The chunks, in the order of their bounds.
+    /// All chunks of the collection, in the order of their bounds.
     chunks: Vec<Chunk>,
 }
 
-/// A range of the shard key and its owner.
+/// A range of shard key values of a collection and the shard that owns it.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// Lower bound, inclusive.
+    /// Lower bound of the chunk, inclusive: one value for each field of the shard key.
     pub(super) min: Vec<Bson>,
-    /// Upper bound, exclusive.
+    /// Upper bound of the chunk, exclusive: one value for each field of the shard key.
     pub(super) max: Vec<Bson>,
-    /// Id of the owning shard.
+    /// Id of the shard that owns the chunk.
     pub(super) shard: String,
-    /// The chunk's entry in `config.chunks`.
+    /// Entry of the chunk in `config.chunks`.
     pub(super) entry: Document,
 }
 
 impl Sharded {
-    /// Creates the routing table of one collection from the catalog's entries; `chunks` are ordered by `min`.
+    /// Creates the routing table from the collection's entry in `config.collections` and its entries in
+    /// `config.chunks`, which must be ordered by `min`.
     pub(super) fn new(entry: Document, chunks: Vec<Document>) -> Self {
         let key = ShardKey::new(entry.get_document("key").unwrap_or(&Document::new()));
         let bound = |chunk: &Document, end: &str| {
@@ -69,7 +69,8 @@ impl Sharded {
         Self { key, entry, chunks }
     }
 
-    /// Returns the chunk that contains `place`, or `None` if only the servers can compare it with the bounds.
+    /// Returns the chunk that contains `place`, one value for each field of the shard key; `None` if only the servers
+    /// can compare `place` with the bounds.
     pub(super) fn chunk_at(&self, place: &[Bson]) -> Option<&Chunk> {
         let mut undecided = false;
         let found = self.chunks.binary_search_by(|chunk| {
@@ -90,7 +91,8 @@ impl Sharded {
         if undecided { None } else { self.chunks.get(index) }
     }
 
-    /// Returns the chunk that begins at this bound, or `None` if there is none.
+    /// Returns the chunk whose lower bound is `min`, a document of the shard key's fields, or `None` if no chunk
+    /// begins there.
     pub(super) fn chunk_from(&self, min: &Document) -> Option<&Chunk> {
         let bound = self.key.bound(min);
         self.chunks.iter().find(|chunk| chunk.min == bound)
@@ -107,8 +109,8 @@ impl Sharded {
         owners
     }
 
-    /// Returns the version by which a shard checks that the sender knows the shard's chunks: the highest version of
-    /// these chunks, or zero for a shard that owns none.
+    /// Returns the version by which `shard`, the id of a shard, checks that the sender knows its chunks: the highest
+    /// version of these chunks, or zero for a shard that owns none.
     pub(super) fn version(&self, shard: &str) -> Document {
         let of_chunk = |chunk: &Chunk| chunk.entry.get_timestamp("lastmod").ok();
         let owned = self.chunks.iter().filter(|chunk| chunk.shard == shard);
@@ -120,19 +122,19 @@ impl Sharded {
         }
     }
 
-    /// Returns the default collation, or `None` if it is the simple one.
+    /// Returns the collection's default collation, or `None` if it is the simple one.
     pub(super) fn collation(&self) -> Option<&Document> {
         self.entry.get_document("defaultCollation").ok()
     }
 }
 
-/// Returns the version that states that the collection is not sharded.
+/// Returns the shard version by which a sender states that it considers the collection unsharded.
 pub(super) fn unsharded_version() -> Document {
     let zero = Timestamp { time: 0, increment: 0 };
     doc! { "t": zero, "e": ObjectId::from_bytes([0; 12]), "v": zero }
 }
 
-/// Returns the version by which a shard skips the version check, and writes only the documents that it owns. A
+/// Returns the shard version for which a shard skips the version check, and writes only the documents that it owns. A
 /// broadcast uses it, because a part of a broadcast cannot be undone.
 pub(super) fn ignored_version() -> Document {
     let highest = Timestamp { time: u32::MAX, increment: u32::MAX };
@@ -142,19 +144,20 @@ pub(super) fn ignored_version() -> Document {
     }
 }
 
-/// Cache of placements. It is cleared when it has [`ENTRIES_MAX`] entries.
+/// Cache of placements by `DATABASE.COLLECTION`. The whole cache is cleared when it has [`ENTRIES_MAX`] entries.
 #[derive(Debug, Default)]
 pub(super) struct Catalog(Mutex<HashMap<String, Placement>>);
 
 const ENTRIES_MAX: usize = 4_096;
 
 impl Catalog {
-    /// Returns the cached placement of `namespace`, or `None`.
+    /// Returns the cached placement of the collection `namespace` (`DATABASE.COLLECTION`); `None` if it is not
+    /// cached.
     pub(super) fn get(&self, namespace: &str) -> Option<Placement> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
     }
 
-    /// Caches a placement.
+    /// Caches the placement of the collection `namespace` (`DATABASE.COLLECTION`).
     pub(super) fn put(&self, namespace: &str, placement: &Placement) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.len() >= ENTRIES_MAX {
@@ -163,17 +166,17 @@ impl Catalog {
         entries.insert(namespace.to_owned(), placement.clone());
     }
 
-    /// Discards all entries.
+    /// Discards the placements of all collections.
     pub(super) fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Discards the entry of one collection.
+    /// Discards the placement of the collection `namespace` (`DATABASE.COLLECTION`).
     pub(super) fn forget(&self, namespace: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
     }
 
-    /// Discards the entries of all collections of a database.
+    /// Discards the placements of all collections of `database`.
     pub(super) fn forget_database(&self, database: &str) {
         let prefix = format!("{database}.");
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,11 +1,11 @@
 //! Change streams over the whole cluster.
 //!
-//! The router opens a stream on every shard and merges the streams by resume token, as a `mongos` does: tokens
-//! begin with the cluster time and compare as text. (A 6.0 shard that is asked to merge tailable cursors itself may
-//! abort: its merger signs cluster times on a thread that has no client.)
+//! The router opens a stream on every shard and merges the streams by resume token, as a `mongos` does: tokens begin
+//! with the cluster time and compare as text. (A 6.0 shard that is asked to merge tailable cursors itself may abort:
+//! its merger signs cluster times on a thread that has no client.)
 //!
-//! The resume token of a shard without writes does not advance, so a note is written to its oplog when the events
-//! of other shards wait for it.
+//! The resume token of a shard without writes does not advance, so the router writes a no-op entry
+//! (`appendOplogNote`) to the shard's oplog when the events of other shards wait for it.
 //!
 //! Resuming needs no state in the router: each shard's stream starts again at the token's time, and events that do
 //! not sort after the token are discarded.
@@ -25,15 +25,17 @@ use super::core::{Repeat, database_of};
 use super::stream_merge::{Part, Stream, time_of};
 use super::topology::ReplicaSet;
 
-/// Least and longest wait of a round on idle shards, in ms, which is the delay of an event that waits for another
-/// shard. It is short at first, because events rarely come alone, and doubles while none comes.
+/// Shortest time for which a `getMore` to idle shards waits, in ms. An event that waits for another shard is delayed
+/// by it. The wait is short at first, because events rarely come alone, and doubles up to [`ROUND_MS_MAX`] while none
+/// comes.
 const ROUND_MS_MIN: i64 = 4;
 const ROUND_MS_MAX: i64 = 64;
-/// Default wait of a `getMore` for events, in ms.
+/// Time for which a client's `getMore` waits for events if it has no `maxTimeMS`, in ms.
 const AWAIT_MS: i64 = 1_000;
 
 impl Caller {
-    /// Opens a change stream over all shards.
+    /// Opens the change stream that the `aggregate` command `body` requests, on all shards, and returns its first
+    /// reply, which has no events.
     pub(super) async fn open_stream(&self, body: &Document) -> Result<Answer, Failure> {
         let (start, after) = self.start_of(body).await?;
         let mut command = body.clone();
@@ -65,8 +67,8 @@ impl Caller {
         stream_answer(id, &namespace, "firstBatch", &[], &token)
     }
 
-    /// Returns the time at which the stream starts on every shard, and the token after which events are returned,
-    /// if any.
+    /// Returns the cluster time at which the stream of every shard starts, and the resume token after which events
+    /// are returned; the token is `None` unless the client resumes.
     async fn start_of(&self, body: &Document) -> Result<(Timestamp, Option<String>), Failure> {
         let described = description(body)?;
         for key in ["resumeAfter", "startAfter"] {
@@ -118,7 +120,7 @@ impl Caller {
         Ok(part)
     }
 
-    /// Continues a stream. Returns `None` if the cursor is not a change stream.
+    /// Runs a `getMore` of a change stream. Returns `None` if the cursor is not a change stream of this user.
     pub(super) async fn get_more_of_stream(
         &self,
         body: &Document,
@@ -138,7 +140,8 @@ impl Caller {
         Some(outcome.map_err(resumable))
     }
 
-    /// Ends a stream. Returns false if the cursor is not a change stream.
+    /// Closes the change stream with the cursor `id`, on the router and the shards. Returns false if the cursor is
+    /// not a change stream of this user.
     pub(super) async fn kill_stream(&self, id: i64) -> bool {
         let Some(stream) = self.core.streams.get(id, self.user_name()) else { return false };
         self.core.streams.remove(id);
@@ -192,8 +195,8 @@ impl Caller {
         stream_answer(id, &namespace, "nextBatch", &batch, &stream.last_token)
     }
 
-    /// Requests events from every shard without buffered ones, and writes a note on shards that other events wait
-    /// for.
+    /// Requests events, within `wait_ms`, from every shard without buffered ones, and writes a no-op entry to the
+    /// oplogs of the shards that buffered events wait for. `body` is the client's `getMore`.
     async fn round(
         &self,
         stream: &mut Stream,
@@ -238,7 +241,8 @@ impl Caller {
         Ok(())
     }
 
-    /// Requests events from one shard, unless some of its events are still buffered.
+    /// Sends the `getMore` `more` to the node of `part`; returns `None` without sending it if events of that shard
+    /// are still buffered.
     async fn ask_part(&self, part: &Part, more: &Document) -> Result<Option<Answer>, Failure> {
         if !part.buffer.is_empty() {
             return Ok(None);
@@ -249,7 +253,7 @@ impl Caller {
         self.core.on_node(user, &part.address, more, None).await.map(Some)
     }
 
-    /// Writes a note to a shard's oplog, so that the shard's resume token advances beyond `time`.
+    /// Writes a no-op entry to the oplog of `shard`, so that the shard's resume token advances beyond `time`.
     async fn write_heartbeat(&self, shard: &ReplicaSet, time: Timestamp) {
         // Shards issue their own times: one may have written at exactly this time too, and then its token does not
         // advance beyond it.
@@ -264,7 +268,8 @@ impl Caller {
         let _ = self.core.on_primary(user, shard, note, None, Repeat::Safe).await;
     }
 
-    /// Opens the stream on shards that were added since the stream was opened.
+    /// Opens `stream` on the shards that were added to the cluster since it was opened, from the last returned token
+    /// on.
     async fn join_new_shards(&self, stream: &mut Stream) -> Result<(), Failure> {
         let known = |shard: &ReplicaSet| stream.parts.iter().any(|part| part.shard.id == shard.id);
         let added: Vec<_> =
@@ -279,7 +284,7 @@ impl Caller {
     }
 }
 
-/// Returns the content of the `$changeStream` stage.
+/// Returns the value of the `$changeStream` stage, the first stage of the pipeline of `body`.
 fn description(body: &Document) -> Result<&Document, Failure> {
     let stages = body.get_array("pipeline").map_err(Failure::malformed)?;
     let first = stages.first().and_then(Bson::as_document);
@@ -287,7 +292,8 @@ fn description(body: &Document) -> Result<&Document, Failure> {
     described.ok_or_else(|| Failure::malformed("$changeStream that is no document"))
 }
 
-/// Adds the label by which drivers resume to the errors to which a `mongos` adds it.
+/// Adds the label `ResumableChangeStreamError`, by which drivers resume a stream, to the errors to which a `mongos`
+/// adds it.
 fn resumable(failure: Failure) -> Failure {
     let code = failure.code();
     // Stale routing data, RetryChangeStream, CursorNotFound.

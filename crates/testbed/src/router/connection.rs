@@ -18,7 +18,7 @@ use super::message::{self, Request};
 use super::scram::{self, ServerExchange};
 use super::{dispatch, hello};
 
-/// Commands that need no login.
+/// Commands that a client may run before it has logged in.
 const OPEN_COMMANDS: [&str; 9] = [
     "hello",
     "isMaster",
@@ -31,7 +31,7 @@ const OPEN_COMMANDS: [&str; 9] = [
     "whatsmyuri",
 ];
 
-/// A client's connection.
+/// A client's connection to the router, and the state of its login.
 pub(super) struct Connection {
     caller: Caller,
     peer: String,
@@ -40,7 +40,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Serves a client until it disconnects or violates the protocol.
+    /// Reads and answers the requests of the client at `stream` until it disconnects or violates the protocol.
     pub(super) async fn serve(core: Arc<Core>, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?.to_string();
@@ -80,7 +80,8 @@ impl Connection {
         self.finish(outcome)
     }
 
-    /// Returns the reply for the client, with the times that make causally consistent reads possible.
+    /// Converts the outcome of a command to the reply for the client, and adds the cluster time and operation time,
+    /// which make causally consistent reads possible.
     fn finish(&self, outcome: Result<Answer, Failure>) -> RawDocumentBuf {
         let (mut answer, operation_time) = match outcome {
             Ok(answer) => (answer.for_client(), answer.operation_time),
@@ -173,7 +174,7 @@ impl Connection {
     }
 }
 
-/// Returns when the client has closed its side; never returns if it has sent more data.
+/// Completes when the client has closed its side of the connection; never completes if the client has sent more data.
 async fn departure(requests: &mut OwnedReadHalf) {
     let mut byte = [0];
     match requests.peek(&mut byte).await {

@@ -20,18 +20,19 @@ use super::topology::{ReplicaSet, Shards};
 use super::transactions::Transactions;
 use crate::User;
 
-/// Most attempts at a command that was certainly not executed yet or is safe to repeat.
+/// Limit of the attempts at one command on a primary, while it was certainly not executed yet or is safe to repeat;
+/// also of the attempts to read a collection's catalog consistently.
 const ATTEMPTS: usize = 4;
-/// Most reads of the routing data for one command: as many as a `mongos` makes.
+/// Limit of the retries of one command because of stale routing data: as many as a `mongos` makes.
 pub(super) const STALE_ROUNDS: u32 = 10;
 
-/// The highest cluster time seen, as signed by the servers. It is sent to every node, which makes a later write on
-/// any node later than everything that any client has seen.
+/// The highest cluster time (`$clusterTime`) seen, as signed by the servers. It is sent to every node, which makes a
+/// later write on any node later than everything that any client has seen.
 #[derive(Debug, Default)]
 pub(super) struct Clock(Mutex<Option<(Timestamp, Document)>>);
 
 impl Clock {
-    /// Advances the clock to a `$clusterTime` if that is later.
+    /// Advances the clock to `gossip`, the value of a `$clusterTime` field, if that is later.
     pub(super) fn advance(&self, gossip: &Document) {
         let Ok(time) = gossip.get_timestamp("clusterTime") else { return };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,22 +49,23 @@ impl Clock {
         }
     }
 
-    /// Returns the cluster time and the signed document to send, or `None` if none was seen.
+    /// Returns the cluster time and the signed document to send as `$clusterTime`; `None` before a server has
+    /// reported one.
     pub(super) fn now(&self) -> Option<(Timestamp, Document)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Whether a command may be sent again when it is unknown whether it was executed.
+/// States whether a command may be sent again when it is unknown whether it was executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
-    /// It may: it only reads, or the servers recognise a repetition.
+    /// The command may be sent again: it only reads, or the servers recognise a repetition.
     Safe,
-    /// It may not, unless it was certainly not executed.
+    /// The command may be sent again only if it was certainly not executed.
     Never,
 }
 
-/// State that the router's connections share.
+/// State that all connections of one router share.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) pool: Pool,
@@ -77,7 +79,7 @@ pub(super) struct Core {
     pub(super) transactions: Transactions,
     pub(super) users: Vec<Arc<User>>,
     pub(super) keys: KeyCache,
-    /// User as which the router itself reads the catalog; `None` without authorization.
+    /// User as which the router itself reads the catalog (the administrator); `None` without authorization.
     pub(super) own_user: Option<Arc<User>>,
     pub(super) threads: Threads,
     pub(super) started: Instant,
@@ -106,7 +108,8 @@ impl Core {
         }
     }
 
-    /// Runs a command on one node, and exchanges the cluster time with it.
+    /// Runs the command `body` on the node at `address` as `user`, exchanges the cluster time with the node, and
+    /// returns its reply.
     pub(super) async fn on_node(
         &self,
         user: Option<&Arc<User>>,
@@ -122,7 +125,8 @@ impl Core {
         Ok(answer)
     }
 
-    /// Runs a command on the primary of a replica set, and follows elections.
+    /// Runs the command `body` on the primary of `set` as `user`. If the primary is gone or has stepped down, the
+    /// command is sent to the new one, up to [`ATTEMPTS`] times and as far as `repeat` permits.
     pub(super) async fn on_primary(
         &self,
         user: Option<&Arc<User>>,
@@ -151,7 +155,7 @@ impl Core {
         }
     }
 
-    /// Runs a command on the config server's primary.
+    /// Runs the command `body` on the primary of the config server as `user`.
     pub(super) async fn on_config(
         &self,
         user: Option<&Arc<User>>,
@@ -161,7 +165,7 @@ impl Core {
         self.on_primary(user, &self.config, body, None, repeat).await
     }
 
-    /// Returns the shard with this id; an unknown id makes it read the list of shards again.
+    /// Returns the shard with the id `id`. If the id is unknown, the list of shards is read again first.
     pub(super) async fn shard(&self, id: &str) -> Result<Arc<ReplicaSet>, Failure> {
         if let Some(shard) = self.shards.get(id) {
             return Ok(shard);
@@ -171,7 +175,7 @@ impl Core {
         self.shards.get(id).ok_or_else(unknown)
     }
 
-    /// Returns all shards; an error if there are none.
+    /// Returns all shards of the cluster, ordered by id; an error if there are none.
     pub(super) async fn all_shards(&self) -> Result<Vec<Arc<ReplicaSet>>, Failure> {
         let known = self.shards.all();
         if !known.is_empty() {
@@ -185,25 +189,25 @@ impl Core {
         Ok(known)
     }
 
-    /// Reads `config.shards` again.
+    /// Reads the list of shards from `config.shards` again.
     pub(super) async fn reload_shards(&self) -> Result<(), Failure> {
         let listed = self.read_config("shards", doc! {}, doc! {}).await?;
         self.shards.replace(&listed);
         Ok(())
     }
 
-    /// Returns the shard through whose primary the routed commands of a connection go.
+    /// Returns the shard through whose primary the routed (`cluster…`) commands of connection `connection_number` go.
     pub(super) async fn route(&self, connection_number: usize) -> Result<Arc<ReplicaSet>, Failure> {
         let shards = self.all_shards().await?;
         Ok(Arc::clone(&shards[connection_number % shards.len()]))
     }
 
-    /// Returns a number for a new connection.
+    /// Returns the number of a new client connection.
     pub(super) fn next_connection_number(&self) -> usize {
         self.next_route.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns all matching documents of a collection of the config database.
+    /// Returns all documents of the collection `config.COLLECTION` that match `filter`, ordered by `sort`.
     pub(super) async fn read_config(
         &self,
         collection: &str,
@@ -234,7 +238,8 @@ impl Core {
         }
     }
 
-    /// Returns the placement of a collection. Creates the database's entry if it is missing and `create` is true.
+    /// Returns the placement of the collection `namespace`, from the cache or the config server. If its database does
+    /// not exist, the database is created if `create` is true; else this is an error.
     pub(super) async fn placement(
         &self,
         namespace: &Namespace,
@@ -267,7 +272,8 @@ impl Core {
         Ok(placement)
     }
 
-    /// Reads the entry and the chunks of a sharded collection, consistently. Returns `None` if it is not sharded.
+    /// Reads the entry and the chunks of the collection `name` (`DATABASE.COLLECTION`) consistently. Returns `None`
+    /// if it is not sharded.
     async fn read_sharded(&self, name: &str) -> Result<Option<Sharded>, Failure> {
         for _ in 0..ATTEMPTS {
             let Some(entry) = self.collection_entry(name).await? else { return Ok(None) };
@@ -287,19 +293,21 @@ impl Core {
         Err(Failure::new(code::STALE_CONFIG, message))
     }
 
-    /// Returns the entry of a sharded collection, or `None` if there is none.
+    /// Reads the entry of the sharded collection `name` (`DATABASE.COLLECTION`) in `config.collections`; `None` if
+    /// there is none.
     pub(super) async fn collection_entry(&self, name: &str) -> Result<Option<Document>, Failure> {
         let mut found = self.read_config("collections", doc! { "_id": name }, doc! {}).await?;
         // The target of a resharding is not a collection yet.
         Ok(found.pop().filter(|entry| !entry.get_bool("dropped").unwrap_or(false)))
     }
 
-    /// Returns the entry of a database, or `None` if there is none.
+    /// Reads the entry of the database `name` in `config.databases`; `None` if there is none.
     pub(super) async fn database(&self, name: &str) -> Result<Option<Document>, Failure> {
         Ok(self.read_config("databases", doc! { "_id": name }, doc! {}).await?.pop())
     }
 
-    /// Creates a database's entry, on `primary` or on a shard that the config server chooses.
+    /// Creates the database `name`, with the shard `primary` or one that the config server chooses as primary shard,
+    /// and returns its entry in `config.databases`.
     pub(super) async fn create_database(
         &self,
         name: &str,
@@ -318,7 +326,7 @@ impl Core {
     }
 }
 
-/// Full name of a collection.
+/// Full name of a collection: database and collection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Namespace {
     pub(super) database: String,
@@ -326,7 +334,7 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// Returns the namespace from a command's first value and its `$db`.
+    /// Returns the collection to which a command applies, from the value of the command's first field and its `$db`.
     pub(super) fn of(body: &Document) -> Result<Self, Failure> {
         let collection = body.values().next().and_then(Bson::as_str);
         let collection = collection.filter(|name| !name.is_empty()).ok_or_else(|| {
@@ -336,7 +344,7 @@ impl Namespace {
         Ok(Self { database: database_of(body).to_owned(), collection: collection.to_owned() })
     }
 
-    /// Parses `database.collection`.
+    /// Parses the text `DATABASE.COLLECTION`.
     pub(super) fn parse(full: &str) -> Result<Self, Failure> {
         let parts =
             full.split_once('.').filter(|(left, right)| !left.is_empty() && !right.is_empty());
@@ -345,7 +353,7 @@ impl Namespace {
         Ok(Self { database: database.to_owned(), collection: collection.to_owned() })
     }
 
-    /// Returns true if the collection is on the config server.
+    /// Returns true if the collection belongs to a database on the config server (`admin` or `config`).
     pub(super) fn is_on_config(&self) -> bool {
         is_config_database(&self.database)
     }
@@ -357,12 +365,12 @@ impl std::fmt::Display for Namespace {
     }
 }
 
-/// Returns true if the database is on the config server.
+/// Returns true for the databases on the config server, `admin` and `config`.
 pub(super) fn is_config_database(name: &str) -> bool {
     matches!(name, "admin" | "config")
 }
 
-/// Returns the database to which a command applies.
+/// Returns the database to which the command `body` applies: its `$db`, or `admin` if it has none.
 pub(super) fn database_of(body: &Document) -> &str {
     body.get_str("$db").unwrap_or("admin")
 }

@@ -1,4 +1,4 @@
-//! The node of each open cursor.
+//! The location of each open cursor.
 //!
 //! A cursor exists only on the node that opened it, so a `getMore` must go there. The table is bounded: with
 //! [`CURSORS_MAX`] cursors the least recently used one is removed, and its client gets the error that the cursor is
@@ -13,14 +13,14 @@ use super::answer::Failure;
 
 const CURSORS_MAX: usize = 10_000;
 
-/// Location of a cursor.
+/// Place where the remaining documents of a client's cursor are.
 #[derive(Debug, Clone)]
 pub(super) enum CursorLocation {
-    /// A node has the cursor, or merges it from several shards.
+    /// A node has the cursor; for a routed cursor, that node merges it from several shards.
     Node {
-        /// Address of the node.
+        /// Address of the node that has the cursor.
         address: String,
-        /// Command that continues the cursor: `getMore` or `clusterGetMore`.
+        /// Name of the command that continues the cursor: `getMore` or `clusterGetMore`.
         command: &'static str,
     },
     /// The router itself has the remaining documents.
@@ -35,7 +35,7 @@ struct Cursor {
     used: u64,
 }
 
-/// The open cursors by id.
+/// Table of the open cursors by cursor id.
 #[derive(Debug, Default)]
 pub(super) struct Cursors(Mutex<Table>);
 
@@ -46,12 +46,12 @@ struct Table {
 }
 
 impl Cursors {
-    /// Records the location of a cursor that `user` opened.
+    /// Records the location of the cursor `id`, which `user` opened.
     pub(super) fn open(&self, id: i64, location: CursorLocation, user: Option<&str>) {
         self.insert(id, location, user, VecDeque::new());
     }
 
-    /// Stores the documents of a new cursor in the router, and returns its id.
+    /// Opens a cursor of `user` whose remaining documents `rest` are held by the router, and returns its id.
     pub(super) fn open_buffered(
         &self,
         user: Option<&str>,
@@ -81,7 +81,7 @@ impl Cursors {
         table.open.insert(id, Cursor { location, user: user.map(str::to_owned), rest, used });
     }
 
-    /// Returns the location of a cursor, or `None` if `user` has no such cursor.
+    /// Returns the location of the cursor `id` and records its use; `None` if `user` has no such cursor.
     pub(super) fn location(&self, id: i64, user: Option<&str>) -> Option<CursorLocation> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.clock += 1;
@@ -91,8 +91,8 @@ impl Cursors {
         Some(cursor.location.clone())
     }
 
-    /// Takes the next documents of a cursor that the router holds: at most `count` documents and, after the first,
-    /// at most `bytes`. Returns them, and whether none is left.
+    /// Takes the next documents of the cursor `id`, which the router holds: at most `count` documents and, after the
+    /// first, at most `bytes` bytes. Returns them, and true if none is left.
     pub(super) fn next(&self, id: i64, count: usize, bytes: usize) -> (Vec<RawDocumentBuf>, bool) {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cursor) = table.open.get_mut(&id) else { return (Vec::new(), true) };
@@ -101,13 +101,14 @@ impl Cursors {
         (batch, done)
     }
 
-    /// Removes a cursor.
+    /// Removes the cursor `id` from the table.
     pub(super) fn close(&self, id: i64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&id);
     }
 }
 
-/// Returns a random id, as servers do: it cannot be guessed, and does not collide with a node's.
+/// Returns a random cursor id, as servers do: it cannot be guessed, and does not collide with the id of a node's
+/// cursor.
 pub(super) fn new_id() -> Result<i64, Failure> {
     let random = crate::scratch::random_hex(8)
         .map_err(|error| Failure::malformed(format!("no random numbers: {error}")))?;
@@ -115,7 +116,8 @@ pub(super) fn new_id() -> Result<i64, Failure> {
     Ok(i64::try_from(random >> 1).expect("the highest bit is clear").max(1))
 }
 
-/// Takes at most `count` documents and, after the first, at most `bytes`.
+/// Removes the first documents from `rest` and returns them: at most `count` documents and, after the first, at most
+/// `bytes` bytes in total.
 pub(super) fn take_batch(
     rest: &mut VecDeque<RawDocumentBuf>,
     count: usize,

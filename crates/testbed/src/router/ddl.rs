@@ -14,11 +14,12 @@ use super::core::{Namespace, Repeat, database_of, is_config_database};
 use super::endpoint::Endpoint;
 use super::topology::ReplicaSet;
 
-/// Fields of a client's command that a coordinated command does not accept.
+/// Fields of a client's command that are removed before it is sent to a database's primary shard.
 const CLIENT_FIELDS: [&str; 4] = ["$readPreference", "$clusterTime", "lsid", "txnNumber"];
 
 impl Caller {
-    /// Returns the primary shard of a database and the database's version.
+    /// Returns the primary shard and the version of `database`, read from the config server. A missing database is
+    /// created if `create` is true.
     async fn primary_of(
         &self,
         database: &str,
@@ -37,8 +38,8 @@ impl Caller {
         Ok((self.core.shard(shard).await?, version))
     }
 
-    /// Runs a command on a database's primary shard with the database's version, and repeats it while that version
-    /// is stale.
+    /// Runs the command `body` on the primary shard of `database`, with the database's version, and repeats it while
+    /// that version is stale. A missing database is created if `create` is true.
     pub(super) async fn on_database(
         &self,
         database: &str,
@@ -74,7 +75,8 @@ impl Caller {
         self.core.on_primary(self.user.as_ref(), &shard, body, None, repeat).await
     }
 
-    /// Runs a command that the primary shard coordinates under the name `coordinated`.
+    /// Runs the client's command `body` on the database's primary shard, which coordinates it, under the name
+    /// `coordinated` and with a majority write concern.
     async fn coordinated(
         &self,
         body: &Document,
@@ -88,7 +90,7 @@ impl Caller {
         self.on_database(&database, create, &body, Repeat::Safe).await
     }
 
-    /// Runs create on the primary shard; sharding is a separate command.
+    /// Runs `create` on the database's primary shard; sharding the collection is a separate command.
     pub(super) async fn create(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -102,7 +104,7 @@ impl Caller {
         self.on_database(&namespace.database, true, body, Repeat::Never).await
     }
 
-    /// Runs drop.
+    /// Runs `drop` of a collection through the database's primary shard.
     pub(super) async fn drop_collection(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -117,7 +119,7 @@ impl Caller {
         }
     }
 
-    /// Runs dropDatabase.
+    /// Runs `dropDatabase` through the database's primary shard; `admin` and `config` are refused.
     pub(super) async fn drop_database(&self, body: &Document) -> Result<Answer, Failure> {
         let name = database_of(body).to_owned();
         if is_config_database(&name) {
@@ -133,7 +135,7 @@ impl Caller {
         dropped.with(&doc! { "dropped": name, "ok": 1.0 })
     }
 
-    /// Runs renameCollection, also of a sharded collection; another database must have the same primary shard.
+    /// Runs `renameCollection`, also for a sharded collection; another database must have the same primary shard.
     pub(super) async fn rename(&self, body: &Document) -> Result<Answer, Failure> {
         let from = Namespace::parse(body.get_str("renameCollection").unwrap_or_default())?;
         let to = Namespace::parse(body.get_str("to").unwrap_or_default())?;
@@ -165,12 +167,12 @@ impl Caller {
         renamed?.with(&doc! { "ok": 1.0 })
     }
 
-    /// Runs collMod on all shards at once.
+    /// Runs `collMod` through the database's primary shard, which executes it on all shards.
     pub(super) async fn coll_mod(&self, body: &Document) -> Result<Answer, Failure> {
         self.coordinated(body, "_shardsvrCollMod", false).await
     }
 
-    /// Runs dropIndexes on all shards at once.
+    /// Runs `dropIndexes` through the database's primary shard, which executes it on all shards.
     pub(super) async fn drop_indexes(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -182,7 +184,7 @@ impl Caller {
         self.on_database(&namespace.database, false, &drop, Repeat::Safe).await
     }
 
-    /// Runs createIndexes on every shard that owns chunks.
+    /// Runs `createIndexes` on every shard that owns chunks of the collection.
     pub(super) async fn create_indexes(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -208,8 +210,9 @@ impl Caller {
         merge_times(Answer::try_from(merged)?, &answers)
     }
 
-    /// Runs a versioned command on all shards that own chunks, or on the primary shard of an unsharded collection.
-    /// Returns the replies with the shards' seeds, or the error of the first shard that fails.
+    /// Runs the command `body` on all shards that own chunks of `namespace`, or on the primary shard of an unsharded
+    /// collection, with the collection's version. Returns the replies with the shards' seeds (`SET/HOST:PORT,…`), or
+    /// the error of the first shard that fails.
     pub(super) async fn on_owners(
         &self,
         namespace: &Namespace,
@@ -251,7 +254,7 @@ impl Caller {
         Ok(answers)
     }
 
-    /// Runs listIndexes on the first owner: all owners have the same indexes.
+    /// Runs `listIndexes` on the first shard that owns chunks: all owners have the same indexes.
     pub(super) async fn list_indexes(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -285,7 +288,7 @@ impl Caller {
         self.open_at(&endpoint.shard, body).await
     }
 
-    /// Runs listCollections on the primary shard, which has all of the database's collections.
+    /// Runs `listCollections` on the database's primary shard, which has all of the database's collections.
     pub(super) async fn list_collections(&self, body: &Document) -> Result<Answer, Failure> {
         let database = database_of(body).to_owned();
         if is_config_database(&database) {
@@ -303,7 +306,8 @@ impl Caller {
         self.open_at(&shard.id, body).await
     }
 
-    /// Opens a cursor directly on a shard's primary and records its location.
+    /// Runs the command `body`, which opens a cursor, on the primary of the shard `shard`, and records the cursor's
+    /// location.
     pub(super) async fn open_at(&self, shard: &str, body: Document) -> Result<Answer, Failure> {
         let shard = self.core.shard(shard).await?;
         let user = self.user.as_ref();
@@ -324,12 +328,13 @@ impl Caller {
     }
 }
 
-/// Returns the reply with the latest times of itself and all others.
+/// Returns `answer`, each of its two times replaced by the latest of itself and `others`.
 pub(super) fn merge_times(answer: Answer, others: &[(String, Answer)]) -> Result<Answer, Failure> {
     Ok(others.iter().fold(answer, |merged, (_, other)| merged.not_before(other)))
 }
 
-/// Adds a majority write concern: changes of the catalog must be durable on a majority before they are reported.
+/// Replaces the write concern of `body` by `majority` with the given or a default time-out: changes of the catalog
+/// must be durable on a majority before they are reported.
 pub(super) fn with_majority(body: &mut Document) {
     let wtimeout = body
         .get_document("writeConcern")

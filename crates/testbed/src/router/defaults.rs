@@ -15,7 +15,7 @@ use super::caller::Caller;
 use super::concerns::Concerns;
 use super::core::{Core, Repeat};
 
-/// Time for which defaults that another router has set may remain unnoticed, as with a `mongos`.
+/// Time for which defaults that another router has set may remain unnoticed by this one, as with a `mongos`.
 const FRESH: Duration = Duration::from_secs(30);
 
 const WRITES: [&str; 10] = [
@@ -58,7 +58,8 @@ impl Core {
 }
 
 impl Caller {
-    /// Adds the cluster's default concerns to a command that does not set its own.
+    /// Adds the cluster's default read and write concern to the command `body`, as far as it takes them and states
+    /// none.
     pub(super) async fn complete(&self, body: &mut Document) -> Result<(), Failure> {
         let name = body.keys().next().map_or("", String::as_str);
         let in_transaction = body.contains_key("autocommit");
@@ -83,7 +84,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Runs setDefaultRWConcern.
+    /// Runs `setDefaultRWConcern` on the config server, and discards the cached defaults.
     pub(super) async fn set_defaults(&self, body: Document) -> Result<Answer, Failure> {
         let answer = self.on_config(body, Repeat::Safe).await;
         *self.core.defaults.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -95,7 +96,7 @@ fn states_level(body: &Document) -> bool {
     body.get_document("readConcern").is_ok_and(|concern| concern.contains_key("level"))
 }
 
-/// Returns true if a pipeline writes its result to a collection.
+/// Returns true if the last stage of the pipeline of `body` writes to a collection (`$out` or `$merge`).
 pub(super) fn writes_out(body: &Document) -> bool {
     let last = body.get_array("pipeline").ok().and_then(|stages| stages.last());
     let last = last.and_then(Bson::as_document);

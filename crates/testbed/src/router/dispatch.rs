@@ -8,7 +8,7 @@ use super::core::{Namespace, Repeat, STALE_ROUNDS};
 use super::message::Request;
 use super::transactions::Transaction;
 
-/// Executes one command of a client.
+/// Executes one command of the client `caller`, within its transaction or outside of one.
 pub(super) async fn run(caller: &Caller, mut request: Request) -> Result<Answer, Failure> {
     caller.complete(&mut request.body).await?;
     match request.name() {
@@ -24,7 +24,8 @@ pub(super) async fn run(caller: &Caller, mut request: Request) -> Result<Answer,
     }
 }
 
-/// Executes a statement of a transaction. A statement that fails ends the transaction.
+/// Executes a statement of a client's transaction. A statement that fails ends the transaction, except that stale
+/// routing data is read again and the transaction restarted if the client has received no result of it yet.
 async fn in_transaction(
     caller: &Caller,
     request: Request,
@@ -100,7 +101,7 @@ async fn run_statement(
     }
 }
 
-/// Executes a command outside of a transaction.
+/// Executes a command that is not part of a transaction and not insert, update or delete.
 async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
     if let Some(outcome) = caller.administrate(&body).await {
         return outcome;
@@ -158,13 +159,13 @@ async fn plain(caller: &Caller, body: Document) -> Result<Answer, Failure> {
 }
 
 impl Caller {
-    /// Runs a command unchanged on the primary of one shard.
+    /// Runs the command `body` unchanged on the primary of the shard that belongs to this connection.
     pub(super) async fn on_shard(&self, body: Document) -> Result<Answer, Failure> {
         let shard = self.core.route(self.connection_number).await?;
         self.core.on_primary(self.user.as_ref(), &shard, body, None, Repeat::Safe).await
     }
 
-    /// Runs explain for reads. Shards do not explain routed writes.
+    /// Runs `explain` of find and aggregate; other commands are refused, because shards do not explain routed writes.
     async fn explain(&self, body: &Document) -> Result<Answer, Failure> {
         let explained = body.get_document("explain").map_err(Failure::malformed)?;
         let name = explained.keys().next().map_or("", String::as_str);

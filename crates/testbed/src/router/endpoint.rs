@@ -4,19 +4,20 @@ use bson::Document;
 
 use super::catalog::{self, Sharded};
 
-/// A shard, and the versions that the sender knows of it.
+/// Destination of a versioned command: a shard, and the versions of routing data that the router sends with the
+/// command.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Endpoint {
-    /// Id of the shard.
+    /// Id of the destination shard.
     pub(super) shard: String,
-    /// Version of the collection that the shard is expected to have.
+    /// Shard version: the version of the collection that the router expects this shard to have.
     pub(super) version: Document,
-    /// Version of the database, for an unsharded collection.
+    /// Version of the collection's database; `None` for a sharded collection, for which it is not checked.
     pub(super) database_version: Option<Document>,
 }
 
 impl Endpoint {
-    /// Adds the versions to a command.
+    /// Adds the fields `shardVersion` and `databaseVersion` to the command `body`.
     pub(super) fn stamp(&self, body: &mut Document) {
         body.insert("shardVersion", self.version.clone());
         if let Some(version) = &self.database_version {
@@ -24,7 +25,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the primary shard of an unsharded collection.
+    /// Returns the endpoint for an unsharded collection: `shard` is the id of its database's primary shard.
     pub(super) fn unsharded(shard: &str, database_version: &Document) -> Self {
         Self {
             shard: shard.to_owned(),
@@ -33,7 +34,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns a shard that owns chunks of a collection.
+    /// Returns the endpoint for the chunks of `collection` that the shard with the id `shard` owns.
     pub(super) fn owner(collection: &Sharded, shard: &str) -> Self {
         let version = collection.version(shard);
         Self { shard: shard.to_owned(), version, database_version: None }

@@ -12,7 +12,8 @@ use super::targeting::Single;
 use super::transactions::Transaction;
 
 impl Caller {
-    /// Executes findAndModify.
+    /// Executes a client's `findAndModify` on the shard that its query determines, and again while routing data is
+    /// stale; within `transaction` if there is one.
     pub(super) async fn find_and_modify(
         &self,
         body: &Document,
@@ -104,7 +105,7 @@ impl Caller {
             .ok_or_else(|| Failure::malformed("a write that concerns no shard"))
     }
 
-    /// Returns the reply for a document that moved to another shard.
+    /// Composes the reply to the `findAndModify` `body` whose document moved to another shard.
     async fn moved_answer(&self, body: &Document, moved: Moved) -> Result<Answer, Failure> {
         let new = body.get_bool("new").unwrap_or(false);
         let value = if new { Some(moved.after) } else { moved.before };
@@ -126,7 +127,7 @@ impl Caller {
         Ok(Answer::try_from(answer)?.not_before(&moved.times))
     }
 
-    /// Applies a projection to a document, by an aggregation on a shard.
+    /// Returns the document `value` after the projection `fields`, computed by an aggregation on a shard.
     async fn project(
         &self,
         body: &Document,

@@ -1,12 +1,12 @@
 //! The hash of a hashed shard key, as the servers compute it.
 //!
-//! It is the first eight bytes of an MD5 digest over a seed of four zero bytes and the value, in a form in which
-//! all numeric types with the same integer part have the same bytes.
+//! The hash is the first eight bytes of an MD5 digest over a seed of four zero bytes and the value, in a form in
+//! which all numeric types with the same integer part have the same bytes.
 
 use bson::{Bson, RawDocumentBuf, doc};
 use md5::{Digest, Md5};
 
-/// Returns the hash of a value, or `None` if only the servers can compute it (decimals, for example).
+/// Returns the hash of a shard key value; `None` for types that only the servers can hash (decimals, for example).
 pub(super) fn hash(value: &Bson) -> Option<i64> {
     let mut digest = Md5::new();
     digest.update([0; 4]);
@@ -42,19 +42,20 @@ fn add(digest: &mut Md5, value: &Bson, name: Option<&str>) -> Option<()> {
     Some(())
 }
 
-/// Adds the end of a document, which is hashed as an element of type 0 without name and value.
+/// Adds the end of a document or array to `digest`: it is hashed as an element of type 0 without name and value.
 fn add_end(digest: &mut Md5) {
     digest.update(0i32.to_le_bytes());
 }
 
-/// Converts a double to an integer: truncated, and clamped to the range.
+/// Converts a double to an integer, truncated towards zero and clamped to the range of `i64`.
 #[allow(clippy::cast_possible_truncation)]
 fn truncated(number: f64) -> i64 {
     // The cast saturates and maps NaN to 0, as the servers do.
     number as i64
 }
 
-/// Returns the bytes of a value as they are in a document.
+/// Returns the bytes that encode `value` inside a BSON document, without type and name; `None` if it cannot be
+/// encoded.
 fn value_bytes(value: &Bson) -> Option<Vec<u8>> {
     let raw = RawDocumentBuf::try_from(&doc! { "": value.clone() }).ok()?;
     // Length, type and the empty name precede the value; the end of the document follows it.

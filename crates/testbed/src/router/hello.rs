@@ -4,10 +4,11 @@ use bson::{Bson, DateTime, Document, doc};
 
 use super::scram;
 
-/// Wire protocol version of a 6.0 server.
+/// Wire protocol version of a MongoDB 6.0 server.
 const WIRE_VERSION: i32 = 17;
 
-/// Returns the reply to `hello`, or to the older `isMaster`, on connection `number`.
+/// Composes the reply to `hello`, or to the older `isMaster`, on connection `number`. If `mechanisms` is true, a
+/// client that asks for the login mechanisms receives them.
 pub(super) fn answer(request: &Document, number: usize, mechanisms: bool) -> Document {
     let modern = request.keys().next().is_some_and(|name| name == "hello");
     let writable = if modern { "isWritablePrimary" } else { "ismaster" };
@@ -31,7 +32,7 @@ pub(super) fn answer(request: &Document, number: usize, mechanisms: bool) -> Doc
     hello
 }
 
-/// Returns true if a command is the handshake.
+/// Returns true if `name` is the name of the handshake command, `hello` or `isMaster`.
 pub(super) fn is_hello(name: &str) -> bool {
     matches!(name, "hello" | "isMaster" | "ismaster")
 }

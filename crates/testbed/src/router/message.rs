@@ -18,45 +18,45 @@ const MESSAGE_BYTES_MAX: usize = 48_000_000 + 64 * 1024;
 
 const FLAG_CHECKSUM: u32 = 1;
 const FLAG_MORE_TO_COME: u32 = 1 << 1;
-/// Flag bits that a receiver must reject if it does not know them, according to the protocol.
+/// Mask of the flag bits of `OP_MSG` that a receiver must reject if it does not know them, according to the protocol.
 const FLAGS_REQUIRED: u32 = 0xffff;
 
-/// Name of the array of operations in each write command.
+/// Name of each write command, and of its field with the array of documents.
 const WRITE_ARRAYS: [(&str, &str); 3] =
     [("insert", "documents"), ("update", "updates"), ("delete", "deletes")];
 
-/// Documents of a command, stored separately from its body.
+/// Documents of a write command, separate from the command's body.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sequence {
-    /// Name of the field that contains them.
+    /// Name of the command's field to which the documents belong, for example `updates`.
     pub(super) field: String,
-    /// The documents, undecoded.
+    /// Documents as raw BSON, in the order of the client's command.
     pub(super) documents: Vec<RawDocumentBuf>,
 }
 
-/// A command from a client.
+/// A command that a client sent to the router.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// Id of the message, which the reply repeats.
+    /// Id of the client's message, which the reply repeats.
     pub(super) id: i32,
-    /// The command without the array of a write; the first key is its name.
+    /// The decoded command without the array of a write; its first key is the command's name.
     pub(super) body: Document,
-    /// The documents of a write.
+    /// Documents of a write command; `None` for other commands.
     pub(super) sequence: Option<Sequence>,
-    /// True if the client expects no reply.
+    /// True if the client expects no reply to this message.
     pub(super) more_to_come: bool,
-    /// True if the command came as `OP_QUERY`, which determines the form of the reply.
+    /// True if the command came as the legacy `OP_QUERY`, which determines the form of the reply.
     pub(super) legacy: bool,
 }
 
 impl Request {
-    /// Returns the name of the command.
+    /// Returns the command's name, or an empty text if the body is empty.
     pub(super) fn name(&self) -> &str {
         self.body.keys().next().map_or("", String::as_str)
     }
 }
 
-/// Reads one message. Returns `None` if the client has closed the connection between messages.
+/// Reads one message of a client. Returns `None` if the client has closed the connection between messages.
 pub(super) async fn read_request<S: AsyncRead + Unpin>(
     stream: &mut S,
 ) -> io::Result<Option<Request>> {
@@ -148,7 +148,7 @@ fn parse_query(header: &Header, payload: &[u8]) -> io::Result<Request> {
     Ok(Request { id: header.id, body, sequence, more_to_come: false, legacy: true })
 }
 
-/// Decodes the body of a command except the array of a write, which becomes a sequence.
+/// Decodes the body of a command except the array of a write, which is stored in `sequence`.
 fn parse_body(bytes: &[u8], sequence: &mut Option<Sequence>) -> io::Result<Document> {
     let raw = RawDocument::from_bytes(bytes).map_err(|error| invalid(error.to_string()))?;
     let mut body = Document::new();
@@ -194,7 +194,8 @@ fn parse_sequence(rest: &mut &[u8]) -> io::Result<Sequence> {
     Ok(Sequence { field, documents })
 }
 
-/// Sends a command to a server. `sequence` is borrowed, because a retry sends the same documents again.
+/// Sends the command `body` to a server, as a message with the id `id`. `sequence` is the name of the documents'
+/// field and the documents; it is borrowed, because a retry sends the same documents again.
 pub(super) async fn write_command<S: AsyncWrite + Unpin>(
     stream: &mut S,
     id: i32,
@@ -218,7 +219,7 @@ pub(super) async fn write_command<S: AsyncWrite + Unpin>(
     write_message(stream, id, 0, OP_MSG, &payload).await
 }
 
-/// Reads a server's reply.
+/// Reads a server's reply, which must consist of one document.
 pub(super) async fn read_answer<S: AsyncRead + Unpin>(
     stream: &mut S,
 ) -> io::Result<RawDocumentBuf> {
@@ -234,7 +235,8 @@ pub(super) async fn read_answer<S: AsyncRead + Unpin>(
     RawDocumentBuf::from_bytes(payload).map_err(|error| invalid(error.to_string()))
 }
 
-/// Replies to a client's request in the form in which the request came.
+/// Sends `answer` to a client as the reply to message `request_id`; `legacy` is true if that message was an
+/// `OP_QUERY`.
 pub(super) async fn write_answer<S: AsyncWrite + Unpin>(
     stream: &mut S,
     request_id: i32,
@@ -273,7 +275,7 @@ async fn write_message<S: AsyncWrite + Unpin>(
     stream.flush().await
 }
 
-/// Returns a copy of `document` without the fields that `drop` selects.
+/// Returns a copy of `document` without the fields whose names `drop` accepts.
 pub(super) fn without(document: &RawDocument, drop: impl Fn(&CStr) -> bool) -> RawDocumentBuf {
     let mut kept = RawDocumentBuf::new();
     for (key, value) in document.iter().flatten() {
@@ -323,7 +325,8 @@ fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Returns the CRC-32C (Castagnoli), reflected, computed bit by bit: checksums are rare here.
+/// Returns the CRC-32C (Castagnoli), reflected, of the concatenated `parts`. It is computed bit by bit, because
+/// checksums are rare here.
 fn crc32c(parts: &[&[u8]]) -> u32 {
     let mut crc = u32::MAX;
     for byte in parts.iter().copied().flatten() {

@@ -58,21 +58,21 @@ use self::core::Core;
 use crate::User;
 pub use threads::Threads;
 
-/// Specification of a router.
+/// Specification of a router: its cluster, its port and its users.
 #[derive(Debug, Clone)]
 pub struct RouterSpec {
-    /// Replica set of the config server: `SET/HOST:PORT,…`.
+    /// Name and members of the config server's replica set, as `SET/HOST:PORT,…`.
     pub config: String,
-    /// Port on 127.0.0.1 to listen on; 0 for any free one.
+    /// Port on 127.0.0.1 on which the router listens; 0 for any free one.
     pub port: u16,
-    /// Users that may log in. The first is the administrator, as which the router reads the cluster's catalog.
-    /// Empty without authorization.
+    /// Users who may log in. The first is the administrator, as which the router reads the cluster's catalog. Empty
+    /// if the cluster runs without authorization.
     pub users: Vec<User>,
     /// Threads on which the router runs; `serverStatus` reports their processor time.
     pub threads: Threads,
 }
 
-/// A running router; dropping it ends it and its clients' connections.
+/// A running router; dropping it ends the router and closes its clients' connections.
 #[derive(Debug)]
 pub struct Router {
     address: SocketAddr,
@@ -80,7 +80,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// Starts to listen. The cluster need not be ready yet.
+    /// Starts a router, which accepts clients when this returns. The cluster need not be ready yet.
     #[crate::boxed]
     pub async fn start(spec: RouterSpec) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, spec.port)).await?;

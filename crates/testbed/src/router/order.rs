@@ -8,7 +8,8 @@ use std::cmp::Ordering;
 
 use bson::Bson;
 
-/// Returns the rank of a value's type, or `None` if the router does not compare values of that type.
+/// Returns the rank of a value's type in BSON's comparison order; `None` if the router does not compare values of
+/// that type.
 fn rank(value: &Bson) -> Option<u8> {
     Some(match value {
         Bson::MinKey => 0,
@@ -27,7 +28,8 @@ fn rank(value: &Bson) -> Option<u8> {
     })
 }
 
-/// Compares two values as the servers do with the simple collation. Returns `None` if only the servers can.
+/// Compares two values as the servers do with the simple collation. Returns `None` if only the servers can compare
+/// them.
 pub(super) fn compare(left: &Bson, right: &Bson) -> Option<Ordering> {
     let by_type = rank(left)?.cmp(&rank(right)?);
     if by_type != Ordering::Equal {
@@ -87,7 +89,7 @@ fn compare_numbers(left: &Bson, right: &Bson) -> Option<Ordering> {
     })
 }
 
-/// Compares an integer with a double without loss of precision.
+/// Compares an integer with a double without loss of precision; NaN is less than every integer.
 #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 fn compare_mixed(whole: i64, float: f64) -> Ordering {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;

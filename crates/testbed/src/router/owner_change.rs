@@ -14,32 +14,33 @@ use super::core::Namespace;
 use super::endpoint::Endpoint;
 use super::transactions::Transaction;
 
-/// The command that was rejected.
+/// A write that its shard rejected because the document would belong to another shard.
 pub(super) struct Change<'a> {
     pub(super) caller: &'a Caller,
     pub(super) namespace: &'a Namespace,
-    /// The shard that rejected it.
+    /// The shard that rejected the write, with the versions that were sent to it.
     pub(super) endpoint: &'a Endpoint,
-    /// The command without its documents.
+    /// The rejected command without its documents.
     pub(super) body: &'a Document,
     pub(super) documents: Documents<'a>,
 }
 
-/// Result of moving a document to its new owner.
+/// Outcome of an update that moved its document to another shard.
 #[derive(Debug)]
 pub(super) struct Moved {
     /// The document before the update; `None` for an upsert.
     pub(super) before: Option<Document>,
     /// The document after the update.
     pub(super) after: Document,
-    /// The document's `_id` if it was inserted by an upsert.
+    /// The document's `_id` if the document was inserted by an upsert; else `None`.
     pub(super) upserted: Option<Bson>,
-    /// The last reply, for its times.
+    /// Reply to the insert or to the commit, for its operation and cluster time.
     pub(super) times: Answer,
 }
 
 impl Change<'_> {
-    /// Moves the document. `failure` is the rejection.
+    /// Deletes the document on its old shard and inserts it on the new one, within `transaction` or, if that is
+    /// `None`, within a transaction of its own. `failure` is the rejection with both images of the document.
     pub(super) async fn run(
         &self,
         transaction: Option<&Transaction>,

@@ -11,7 +11,7 @@ use super::core::{Namespace, Repeat, database_of, is_config_database};
 use super::cursors::CursorLocation;
 use super::defaults::writes_out;
 
-/// Fields that count and distinct share with aggregate.
+/// Optional fields of count and distinct that are copied to the aggregate command which replaces them.
 const SHARED_FIELDS: [&str; 9] = [
     "collation",
     "hint",
@@ -23,11 +23,12 @@ const SHARED_FIELDS: [&str; 9] = [
     "let",
     "apiVersion",
 ];
-/// Largest batch of a cursor that the router holds, in bytes.
+/// Limit of the size of one batch from a cursor that the router holds, and of the whole reply to count and distinct,
+/// in bytes.
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
 
 impl Caller {
-    /// Runs find or aggregate outside of a transaction.
+    /// Runs the find or aggregate command `body` outside of a transaction, and returns its first batch.
     pub(super) async fn open_cursor(&self, body: Document) -> Result<Answer, Failure> {
         let command = body.keys().next().cloned().unwrap_or_default();
         let database = database_of(&body).to_owned();
@@ -54,7 +55,8 @@ impl Caller {
         self.open_routed(renamed, proceed, repeat).await
     }
 
-    /// Opens a routed cursor and records its node.
+    /// Runs the routed command `body` through a shard's primary, and records that node for the cursor; `proceed` is
+    /// the command that continues the cursor.
     async fn open_routed(
         &self,
         body: Document,
@@ -106,7 +108,8 @@ impl Caller {
         Ok(answer)
     }
 
-    /// Records the location of a reply's cursor, if it stays open.
+    /// Records that the cursor in `answer`, if it stays open, is on the node at `address`; `proceed` is the command
+    /// that continues it.
     pub(super) fn remember(&self, answer: &Answer, address: &str, proceed: &'static str) {
         let id = answer.raw().get_document("cursor").ok();
         let id = id.and_then(|cursor| super::answer::number(cursor, "id")).unwrap_or(0);
@@ -116,7 +119,7 @@ impl Caller {
         }
     }
 
-    /// Runs getMore.
+    /// Runs `getMore` on the node that has the cursor, or on the router's own documents.
     pub(super) async fn get_more(&self, body: Document) -> Result<Answer, Failure> {
         let id = integer(&body, "getMore").unwrap_or(0);
         if let Some(more) = self.get_more_of_stream(&body).await {
@@ -157,7 +160,7 @@ impl Caller {
         cursor_answer(if done { 0 } else { id }, &namespace, "nextBatch", &batch)
     }
 
-    /// Runs killCursors.
+    /// Runs `killCursors` for cursors of this user, change streams included.
     pub(super) async fn kill_cursors(&self, body: Document) -> Result<Answer, Failure> {
         let listed = body.get_array("cursors").map_err(Failure::malformed)?;
         let (mut killed, mut unknown) = (Vec::new(), Vec::new());
@@ -196,7 +199,7 @@ impl Caller {
         }
     }
 
-    /// Runs count: the number of matching documents, without orphans.
+    /// Runs `count` as an aggregation: the number of matching documents, without orphans.
     pub(super) async fn count(&self, body: &Document) -> Result<Answer, Failure> {
         let mut pipeline = matching(body);
         if let Some(skip) = integer(body, "skip").filter(|skip| *skip > 0) {
@@ -213,7 +216,7 @@ impl Caller {
         answer.with(&doc! { "n": n, "ok": 1.0 })
     }
 
-    /// Runs distinct. The elements of an array are separate values.
+    /// Runs `distinct` as an aggregation. The elements of an array are separate values.
     pub(super) async fn distinct(&self, body: &Document) -> Result<Answer, Failure> {
         let key = body.get_str("key").map_err(|_| {
             Failure::new(14, "`distinct` needs the field `key`, a string".to_owned())
@@ -236,8 +239,8 @@ impl Caller {
         answer.with(&doc! { "values": values, "ok": 1.0 })
     }
 
-    /// Runs a pipeline on the collection of `command` to its end. Returns the last reply, for its times, and all
-    /// documents, which are limited to the size of one reply.
+    /// Runs `pipeline` on the collection of `command` to its end, with the options of `command`. Returns the last
+    /// reply, for its times, and all result documents, which are limited to the size of one reply.
     async fn pipeline(
         &self,
         command: &Document,

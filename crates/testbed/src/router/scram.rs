@@ -17,17 +17,19 @@ use sha2::{Digest, Sha256};
 use super::answer::{Failure, code};
 use crate::User;
 
-/// The only mechanism that is offered.
+/// Name of the only login mechanism that the router offers and uses.
 pub(super) const MECHANISM: &str = "SCRAM-SHA-256";
 const ITERATIONS: u32 = 15_000;
-/// Least iteration count that is accepted: with fewer a false server would learn too much (RFC 7677, 4).
+/// Least iteration count of a server that the router accepts: with fewer a false server would learn too much (RFC
+/// 7677, 4).
 const ITERATIONS_MIN: u32 = 4_096;
-/// Largest iteration count that is accepted: with more a false server could keep this machine busy.
+/// Largest iteration count of a server that the router accepts: with more a false server could keep this machine
+/// busy.
 const ITERATIONS_MAX: u32 = 1_000_000;
 
 type Hash = [u8; 32];
 
-/// Keys derived from a password and a salt (RFC 5802, 3).
+/// Keys derived from a user's password and a salt (RFC 5802, 3).
 #[derive(Debug, Clone, Copy)]
 struct Keys {
     client: Hash,
@@ -44,11 +46,11 @@ impl Keys {
     }
 }
 
-/// Cache of derived keys: a derivation takes thousands of hashes, and the nodes' salts never change.
+/// Cache of derived keys: one derivation takes thousands of hashes, and the nodes' salts never change.
 #[derive(Debug, Default)]
 pub(super) struct KeyCache(Mutex<HashMap<Derivation, Keys>>);
 
-/// Name of the user, salt, iteration count.
+/// Key of the cache: name of the user, salt, iteration count.
 type Derivation = (String, Vec<u8>, u32);
 
 impl KeyCache {
@@ -63,13 +65,13 @@ impl KeyCache {
     }
 }
 
-/// Client side of an exchange, before the challenge.
+/// State of a login at a node after the client's first message and before the node's challenge.
 pub(super) struct ClientExchange {
     login: Arc<User>,
     nonce: String,
 }
 
-/// Client side of an exchange, after the challenge.
+/// State of a login at a node after the node's challenge: the client's proof and the expected proof of the node.
 pub(super) struct ClientProof {
     message: String,
     signature: Hash,
@@ -113,7 +115,7 @@ impl ClientProof {
         binary(self.message.clone())
     }
 
-    /// Checks that the server knows the password too.
+    /// Checks that `outcome`, the node's last message, proves that the node knows the password too.
     pub(super) fn check(&self, outcome: &str) -> Result<(), Failure> {
         let signature = attribute(outcome, 'v').and_then(|text| BASE64.decode(text).ok());
         match signature {
@@ -123,7 +125,7 @@ impl ClientProof {
     }
 }
 
-/// Server side of an exchange, between challenge and proof.
+/// State of a client's login at the router between the router's challenge and the client's proof.
 #[derive(Debug)]
 pub(super) struct ServerExchange {
     user: Arc<User>,
@@ -133,7 +135,7 @@ pub(super) struct ServerExchange {
 }
 
 impl ServerExchange {
-    /// Replies to a client's first message with a challenge.
+    /// Answers `first`, a client's first message, with a challenge for the user in it, who must be one of `users`.
     pub(super) fn challenge(
         first: &str,
         users: &[Arc<User>],
@@ -154,7 +156,8 @@ impl ServerExchange {
         Ok((Self { user: Arc::clone(user), keys, joint, auth }, binary(challenge)))
     }
 
-    /// Checks the client's proof. Returns the user, and the server's own proof for the client.
+    /// Checks the proof in `last`, the client's last message. Returns the user, and the router's own proof for the
+    /// client.
     pub(super) fn verify(self, last: &str) -> Result<(Arc<User>, Bson), Failure> {
         let proof = attribute(last, 'p').and_then(|text| BASE64.decode(text).ok());
         let proof = proof.and_then(|proof| Hash::try_from(proof).ok()).ok_or_else(denied)?;
@@ -170,13 +173,14 @@ impl ServerExchange {
     }
 }
 
-/// Returns the channel binding that the last message must repeat: the header of the first message.
+/// Returns the channel binding (base64) that the client's last message must repeat: the header of its message
+/// `first`.
 fn channel_of(first: &str) -> String {
     let header: String = first.splitn(3, ',').take(2).map(|part| format!("{part},")).collect();
     BASE64.encode(header)
 }
 
-/// Returns the text in the `payload` of a step of the conversation.
+/// Returns the text of the field `payload` of `step`, one command or reply of a login.
 pub(super) fn payload(step: &Document) -> Result<&str, Failure> {
     match step.get("payload") {
         Some(Bson::Binary(binary)) => {

@@ -8,7 +8,7 @@ use bson::{Bson, Document};
 use super::answer::{Failure, code};
 use super::{hashed, order};
 
-/// The fields of a shard key, in order.
+/// The fields of a collection's shard key, in order.
 #[derive(Debug, Clone)]
 pub(super) struct ShardKey {
     fields: Vec<Field>,
@@ -20,19 +20,19 @@ struct Field {
     hashed: bool,
 }
 
-/// Position of a document or query in the order of a shard key.
+/// Position of a document, or of the matches of a query, in the order of a shard key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Located {
-    /// Known position: a value for each field, hashed for a hashed field.
+    /// A known position: one value for each field of the key, hashed for a hashed field.
     At(Vec<Bson>),
-    /// A single position that only the servers can compute; the values are those before hashing.
+    /// A single position that only the servers can compute; the document has each field's value before hashing.
     AskServer(Document),
-    /// There is no single position.
+    /// The matches of the query may have more than one position.
     Ambiguous,
 }
 
 impl ShardKey {
-    /// Creates the key from its pattern in `config.collections`.
+    /// Creates the key from its pattern, the field `key` of an entry in `config.collections`.
     pub(super) fn new(pattern: &Document) -> Self {
         let fields = pattern.iter().map(|(path, kind)| Field {
             path: path.clone(),
@@ -41,13 +41,13 @@ impl ShardKey {
         Self { fields: fields.collect() }
     }
 
-    /// Returns a bound of a chunk as values in the order of the key's fields.
+    /// Returns the values of `bound`, a bound of a chunk, in the order of the key's fields.
     pub(super) fn bound(&self, bound: &Document) -> Vec<Bson> {
         let value = |field: &Field| bound.get(&field.path).cloned().unwrap_or(Bson::Null);
         self.fields.iter().map(value).collect()
     }
 
-    /// Returns the position of a document. A missing field counts as null, as on the servers.
+    /// Returns the position of `document`. A missing field counts as null, as on the servers; an array is an error.
     pub(super) fn of_document(&self, document: &RawDocument) -> Result<Located, Failure> {
         let mut values = Vec::with_capacity(self.fields.len());
         for field in &self.fields {
@@ -63,7 +63,7 @@ impl ShardKey {
         Ok(self.place(values))
     }
 
-    /// Returns the position of a query's matches, which only equality on every field determines.
+    /// Returns the position of the matches of `query`, which only equality on every field of the key determines.
     pub(super) fn of_query(&self, query: &Document) -> Located {
         let values = self.fields.iter().map(|field| equality(query, &field.path));
         match values.collect() {
@@ -91,7 +91,7 @@ impl ShardKey {
     }
 }
 
-/// Compares two positions. Returns `None` if only the servers can.
+/// Compares two positions field by field. Returns `None` if only the servers can compare them.
 pub(super) fn compare(left: &[Bson], right: &[Bson]) -> Option<Ordering> {
     for (left, right) in left.iter().zip(right) {
         match order::compare(left, right)? {
@@ -102,7 +102,7 @@ pub(super) fn compare(left: &[Bson], right: &[Bson]) -> Option<Ordering> {
     Some(Ordering::Equal)
 }
 
-/// Error: a field of the shard key contains an array.
+/// Error: a field of the shard key contains an array in the document.
 struct Array;
 
 fn value_at(document: &RawDocument, path: &str) -> Result<Option<Bson>, Array> {
@@ -116,7 +116,7 @@ fn value_at(document: &RawDocument, path: &str) -> Result<Option<Bson>, Array> {
     }
 }
 
-/// Returns the single value that a query requires of a field, or `None` if there is none.
+/// Returns the single value that `query` requires of the field `path`; `None` if it does not require one value.
 fn equality(query: &Document, path: &str) -> Option<Bson> {
     if let Some(condition) = query.get(path) {
         return value_of(condition);

@@ -14,8 +14,8 @@ use super::core::{Namespace, Repeat};
 use super::ddl::with_majority;
 use super::shard_key::Located;
 
-/// Administrative commands that the config server accepts unchanged under another name: the client's name, the
-/// config server's name, the fields that are copied, and whether it takes a majority write concern.
+/// Administrative commands that the config server executes under another name: the client's name, the config server's
+/// name, the fields that are copied, and whether the command gets a majority write concern.
 const CONFIG_COMMANDS: [(&str, &str, &[&str], bool); 14] = [
     ("balancerStart", "_configsvrBalancerStart", &["maxTimeMS"], false),
     ("balancerStop", "_configsvrBalancerStop", &["maxTimeMS"], false),
@@ -38,12 +38,13 @@ const CONFIG_COMMANDS: [(&str, &str, &[&str], bool); 14] = [
     ("setUserWriteBlockMode", "_configsvrSetUserWriteBlockMode", &["global"], true),
 ];
 
-/// Commands that require a cluster action of the same name. The config server requires only the action of routers,
-/// which the testbed's application has, so the router checks the privilege.
+/// Commands for which the client's user needs the cluster action of the same name. The config server requires only
+/// the action of routers, which the testbed's application has, so the router checks the privilege.
 const CLUSTER_ACTIONS: [&str; 3] = ["setUserWriteBlockMode", "addShard", "removeShard"];
 
 impl Caller {
-    /// Checks that the client's user has the privilege for `action` on the cluster.
+    /// Checks that the client's user has the privilege for `action` on the cluster; without login everything is
+    /// allowed.
     async fn check_privilege(&self, action: &str) -> Result<(), Failure> {
         if self.user.is_none() {
             return Ok(());
@@ -68,7 +69,7 @@ impl Caller {
         Err(Failure::new(code::UNAUTHORIZED, message))
     }
 
-    /// Runs an administrative command that the config server executes. Returns `None` if `body` is no such command.
+    /// Runs the command `body` on the config server if it is one of [`CONFIG_COMMANDS`]; returns `None` if it is not.
     pub(super) async fn administrate(&self, body: &Document) -> Option<Result<Answer, Failure>> {
         let (name, value) = body.iter().next()?;
         let (_, renamed, fields, majority) =
@@ -102,7 +103,7 @@ impl Caller {
         Some(outcome)
     }
 
-    /// Runs listShards.
+    /// Runs `listShards` by reading `config.shards`.
     pub(super) async fn list_shards(&self) -> Result<Answer, Failure> {
         // The command runs as the client's user, so that the servers check its privileges.
         self.on_config(doc! { "find": "shards", "$db": "config" }, Repeat::Safe)
@@ -115,7 +116,7 @@ impl Caller {
             })
     }
 
-    /// Runs enableSharding, which since 6.0 only creates the database.
+    /// Runs `enableSharding`, which since 6.0 only creates the database.
     pub(super) async fn enable_sharding(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.get_str("enableSharding").map_err(Failure::malformed)?;
         let mut create = doc! { "_configsvrCreateDatabase": name };
@@ -128,7 +129,7 @@ impl Caller {
         created.with(&doc! { "ok": 1.0 })
     }
 
-    /// Runs shardCollection.
+    /// Runs `shardCollection` through the database's primary shard.
     pub(super) async fn shard_collection(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.get_str("shardCollection").map_err(Failure::malformed)?;
         let namespace = Namespace::parse(name)?;
@@ -152,7 +153,8 @@ impl Caller {
         created.with(&doc! { "collectionsharded": name, "ok": 1.0 })
     }
 
-    /// Returns the routing table of a sharded collection, read again from the config server.
+    /// Returns the routing table of the sharded collection `name` (`DATABASE.COLLECTION`), read again from the config
+    /// server.
     async fn sharded(&self, name: &str) -> Result<Arc<Sharded>, Failure> {
         let namespace = Namespace::parse(name)?;
         self.core.catalog.forget(name);
@@ -165,7 +167,7 @@ impl Caller {
         }
     }
 
-    /// Runs split, at a position (`middle`) or in the middle of a chunk (`find`, `bounds`).
+    /// Runs `split`, at a position (`middle`) or in the middle of a chunk (`find`, `bounds`).
     pub(super) async fn split(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.get_str("split").map_err(Failure::malformed)?;
         let collection = self.sharded(name).await?;
@@ -198,7 +200,9 @@ impl Caller {
         outcome?.with(&doc! { "ok": 1.0 })
     }
 
-    /// Returns the catalog's entry of the chunk that contains `place`.
+    /// Returns the entry in `config.chunks` of the chunk of the collection `name` that contains `place`. If `hash` is
+    /// true, `place` is a document whose values are hashed for a hashed key, else a position in the form of a chunk's
+    /// bound.
     async fn entry_at(
         &self,
         name: &str,
@@ -236,7 +240,7 @@ impl Caller {
         Ok(collection.chunk_from(min).ok_or_else(none)?.entry.clone())
     }
 
-    /// Returns the median key of a chunk's documents, which the owning shard determines.
+    /// Returns the shard key of the median document of the chunk `entry`, which the owning shard determines.
     async fn middle_of(
         &self,
         name: &str,
@@ -264,7 +268,7 @@ impl Caller {
         }
     }
 
-    /// Runs moveChunk and moveRange.
+    /// Runs `moveChunk` and `moveRange`; the chunk is given by `find`, `bounds`, or `min` and `max`.
     pub(super) async fn move_range(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.values().next().and_then(Bson::as_str).unwrap_or_default();
         let collection = self.sharded(name).await?;
@@ -297,7 +301,7 @@ impl Caller {
         outcome?.with(&doc! { "ok": 1.0 })
     }
 
-    /// Runs mergeChunks.
+    /// Runs `mergeChunks` on the chunks of one shard between two bounds.
     pub(super) async fn merge_chunks(&self, body: &Document) -> Result<Answer, Failure> {
         let name = body.get_str("mergeChunks").map_err(Failure::malformed)?;
         let collection = self.sharded(name).await?;
@@ -320,7 +324,8 @@ impl Caller {
         outcome?.with(&doc! { "ok": 1.0 })
     }
 
-    /// Runs flushRouterConfig, after which the router reads its catalog again.
+    /// Runs `flushRouterConfig` for one collection, one database or everything; the router then reads the catalog
+    /// again.
     pub(super) fn flush(&self, body: &Document) -> Result<Answer, Failure> {
         match body.values().next().and_then(Bson::as_str) {
             Some(name) if name.contains('.') => self.core.catalog.forget(name),
@@ -330,7 +335,8 @@ impl Caller {
         Answer::try_from(doc! { "flushed": true, "ok": 1.0 })
     }
 
-    /// Runs a command on every shard's primary and the config server's. The first error ends it.
+    /// Runs the command `body` on the primaries of all shards and of the config server, one after the other, until
+    /// one fails. Returns the last reply.
     pub(super) async fn run_on_all_shards(&self, body: &Document) -> Result<Answer, Failure> {
         let mut sets = self.core.all_shards().await?;
         sets.push(Arc::clone(&self.core.config));

@@ -13,7 +13,7 @@ use super::core::{Namespace, Repeat, database_of, is_config_database};
 use super::ddl::merge_times;
 
 impl Caller {
-    /// Runs listDatabases: sums the sizes of the shards; `config` and `admin` come from the config server.
+    /// Runs `listDatabases`: sums the sizes over the shards; `config` and `admin` are listed by the config server.
     pub(super) async fn list_databases(&self, body: &Document) -> Result<Answer, Failure> {
         let mut listed: BTreeMap<String, Document> = BTreeMap::new();
         let names_only = body.get_bool("nameOnly").unwrap_or(false);
@@ -56,7 +56,8 @@ impl Caller {
         Ok(answers.iter().fold(answer, Answer::not_before))
     }
 
-    /// Runs collStats and dataSize: sums the numbers of the owners, and lists those of each owner too.
+    /// Runs `collStats` and `dataSize`: sums the numbers over the shards that own chunks, and lists those of each
+    /// shard too.
     pub(super) async fn coll_stats(&self, body: &Document) -> Result<Answer, Failure> {
         let namespace = Namespace::of(body)?;
         if namespace.is_on_config() {
@@ -80,8 +81,8 @@ impl Caller {
         merge_times(Answer::try_from(merged)?, &answers)
     }
 
-    /// Runs serverStatus of the router itself. A shard supplies the cluster's version, and checks the client's
-    /// privilege.
+    /// Runs `serverStatus` of the router itself. A shard supplies host, version and local time, and checks the
+    /// client's privilege.
     pub(super) async fn server_status(&self, body: Document) -> Result<Answer, Failure> {
         let shard = self.on_shard(body).await?;
         let about = shard.document()?;
@@ -105,7 +106,7 @@ impl Caller {
         Ok(Answer::try_from(status)?.not_before(&shard))
     }
 
-    /// Runs dbStats: sums the numbers of all shards.
+    /// Runs `dbStats`: sums the numbers over all shards.
     pub(super) async fn db_stats(&self, body: &Document) -> Result<Answer, Failure> {
         let mut answers = Vec::new();
         for shard in self.core.all_shards().await? {
@@ -120,7 +121,8 @@ impl Caller {
     }
 }
 
-/// Adds the sizes and counts of the replies to `merged`.
+/// Adds the sizes and counts in `answers` to those of `merged`, and copies properties such as `capped` from the last
+/// reply.
 fn add_up(merged: &mut Document, answers: &[(String, Answer)]) -> Result<(), Failure> {
     const SUMS: [&str; 12] = [
         "count",

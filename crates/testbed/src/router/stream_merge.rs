@@ -14,17 +14,17 @@ use super::answer::{Answer, Failure, number};
 use super::topology::ReplicaSet;
 
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
-/// First byte, in hexadecimal, of a resume token: the type of the time that follows it.
+/// First byte of a resume token, in hexadecimal: the type code of the cluster time that follows it.
 const TOKEN_OF_TIME: &str = "82";
 
-/// Stream of one shard.
+/// Change stream of one shard, with its buffered events.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) shard: Arc<ReplicaSet>,
     pub(super) address: String,
     pub(super) cursor: i64,
     pub(super) buffer: VecDeque<Event>,
-    /// Resume token before which the shard sends no further event.
+    /// Resume token before which the shard sends no further event (its last `postBatchResumeToken`).
     pub(super) promised: String,
 }
 
@@ -34,24 +34,25 @@ pub(super) struct Event {
     pub(super) document: RawDocumentBuf,
 }
 
-/// A merged stream.
+/// A client's change stream, merged from the streams of all shards.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// The `aggregate` command with which each part was opened, without its start position.
+    /// The `aggregate` command with which the stream of each shard was opened, as the client sent it.
     pub(super) command: Document,
     pub(super) parts: Vec<Part>,
-    /// Resume token up to which events were returned before.
+    /// Resume token up to which events are discarded, because they were returned before; `None` if there is none.
     pub(super) after: Option<String>,
-    /// The last resume token that the client received.
+    /// Resume token in the last reply to the client.
     pub(super) last_token: String,
     pub(super) ended: bool,
-    /// True while requests to shards are in progress. If the client disconnects then, events are lost, and the
-    /// stream must not continue.
+    /// True while requests to shards are in progress. If the client disconnects then, events are lost, and the stream
+    /// must not continue.
     pub(super) asking: bool,
 }
 
 impl Part {
-    /// Adds the events of a reply to the buffer.
+    /// Appends the events of `answer`, a reply of this shard, to the buffer, and stores its cursor id and resume
+    /// token.
     pub(super) fn take(&mut self, answer: &Answer) -> Result<(), Failure> {
         let cursor = answer.raw().get_document("cursor").map_err(Failure::malformed)?;
         self.cursor = number(cursor, "id").unwrap_or(0);
@@ -73,25 +74,28 @@ impl Part {
         Ok(())
     }
 
-    /// Returns the least token that this part can still send.
+    /// Returns a token that no further event of this shard precedes: that of the first buffered event, else the
+    /// promised one.
     fn bound(&self) -> &str {
         self.buffer.front().map_or(&self.promised, |event| &event.token)
     }
 }
 
 impl Stream {
-    /// Returns the token of the earliest buffered event, or `None` if none is buffered.
+    /// Returns the resume token of the earliest buffered event of all shards; `None` if none is buffered.
     pub(super) fn earliest(&self) -> Option<&str> {
         self.parts.iter().filter_map(|part| part.buffer.front()).map(|event| &*event.token).min()
     }
 
-    /// Returns the indexes of the parts that may still send an event before `token`.
+    /// Returns the indexes of the shards in `parts` without buffered events that may still send an event before
+    /// `token`.
     pub(super) fn silent_before(&self, token: &str) -> Vec<usize> {
         let silent = |part: &Part| part.buffer.is_empty() && &*part.promised < token;
         (0..self.parts.len()).filter(|index| silent(&self.parts[*index])).collect()
     }
 
-    /// Takes at most `count` buffered events that no further event can precede.
+    /// Takes buffered events that no further event can precede, in the order of their tokens: at most `count`, and at
+    /// most one reply's size.
     pub(super) fn ready(&mut self, count: usize) -> Vec<RawDocumentBuf> {
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -130,7 +134,7 @@ impl Stream {
     }
 }
 
-/// Returns the resume token of an event.
+/// Returns the resume token (`_id._data`) of an event.
 fn token_of(event: &RawDocument) -> Result<String, Failure> {
     let token = event.get_document("_id").and_then(|token| token.get_str("_data"));
     token.map(str::to_owned).map_err(|_| {
@@ -141,7 +145,7 @@ fn token_of(event: &RawDocument) -> Result<String, Failure> {
     })
 }
 
-/// Returns the cluster time with which a token begins.
+/// Returns the cluster time with which a resume token begins.
 pub(super) fn time_of(token: &str) -> Result<Timestamp, Failure> {
     let part = |range| token.get(range).and_then(|text| u32::from_str_radix(text, 16).ok());
     match (token.starts_with(TOKEN_OF_TIME), part(2..10), part(10..18)) {

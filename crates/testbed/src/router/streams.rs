@@ -1,4 +1,4 @@
-//! The open change streams.
+//! The table of open change streams.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,11 +9,11 @@ use super::stream_merge::Stream;
 
 const STREAMS_MAX: usize = 1_000;
 
-/// The open streams. At most [`STREAMS_MAX`] are open; then none is opened until one is closed.
+/// Table of the open change streams by cursor id. While [`STREAMS_MAX`] streams are open, opening another fails.
 #[derive(Debug, Default)]
 pub(super) struct Streams(Mutex<HashMap<i64, Open>>);
 
-/// The user that opened a stream, and the stream.
+/// Name of the user who opened a stream (`None` without login), and the stream.
 type Open = (Option<String>, Arc<tokio::sync::Mutex<Stream>>);
 
 impl Streams {

@@ -17,20 +17,20 @@ use super::shard_key::Located;
 /// The properties of a write of at most one document that determine its shard.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Single<'a> {
-    /// The query.
+    /// Query of the write.
     pub(super) query: &'a Document,
-    /// The operation's collation.
+    /// Collation that the write states; `None` for the collection's default.
     pub(super) collation: Option<&'a Document>,
-    /// The document that replaces the match; `None` if the update is not a replacement.
+    /// The document that replaces the match; `None` if the write is not a replacement.
     pub(super) replacement: Option<&'a RawDocument>,
-    /// True if the write inserts when nothing matches.
+    /// True if the write inserts a document when nothing matches.
     pub(super) upsert: bool,
-    /// True if the write may go to all shards, of which at most one has the document with this `_id`.
+    /// True if a write with an exact `_id` may go to all shards, of which at most one has the document.
     pub(super) by_id: bool,
 }
 
 impl Caller {
-    /// Returns the shard of a new document.
+    /// Returns the shard on which `document` is to be inserted.
     pub(super) async fn target_document(
         &self,
         namespace: &Namespace,
@@ -48,7 +48,7 @@ impl Caller {
         }
     }
 
-    /// Returns the shard of a single position.
+    /// Returns the shard that owns the position `located`; if only the servers can determine it, a shard is asked.
     async fn endpoint_at(
         &self,
         namespace: &Namespace,
@@ -76,7 +76,7 @@ impl Caller {
         }
     }
 
-    /// Returns the shards to which a write of one document goes: one, or all for a write by `_id`.
+    /// Returns the shards to which a write of at most one document goes: one, or all for a write by `_id`.
     pub(super) async fn target_single(
         &self,
         namespace: &Namespace,
@@ -122,7 +122,7 @@ impl Caller {
         Ok(everywhere.collect())
     }
 
-    /// Returns the owners that may have matches of a query.
+    /// Returns the shards that own chunks and may have matches of `query`.
     pub(super) async fn target_query(
         &self,
         namespace: &Namespace,
@@ -151,7 +151,7 @@ impl Caller {
         Ok(shards.iter().map(|shard| Endpoint::owner(collection, shard)).collect())
     }
 
-    /// Queries a shard, as a router, for the ids of the shards that may have matches of a query.
+    /// Asks a shard, by an `explain` of a routed find, for the ids of the shards that may have matches of `filter`.
     async fn ask_shards(
         &self,
         namespace: &Namespace,
@@ -176,13 +176,13 @@ impl Caller {
     }
 }
 
-/// Returns true if strings compare byte by byte.
+/// Returns true if strings compare byte by byte under `collation`; `None` is the simple collation.
 fn is_simple(collation: Option<&Document>) -> bool {
     collation
         .is_none_or(|collation| collation.get_str("locale").is_ok_and(|locale| locale == "simple"))
 }
 
-/// Returns true if a collation may make other values equal to one of these.
+/// Returns true if a value of `located` may equal other values under a collation: text, or a document.
 fn has_text(located: &Located) -> bool {
     let is_text =
         |value: &Bson| matches!(value, Bson::String(_) | Bson::Symbol(_) | Bson::Document(_));
@@ -193,7 +193,7 @@ fn has_text(located: &Located) -> bool {
     }
 }
 
-/// Returns true if a query requires a single value of `_id`.
+/// Returns true if `query` requires one exact value of `_id`.
 fn is_by_id(query: &Document) -> bool {
     match query.get("_id") {
         Some(Bson::Document(value)) => match value.keys().next() {
@@ -205,7 +205,7 @@ fn is_by_id(query: &Document) -> bool {
     }
 }
 
-/// Returns the document of an update that replaces, or `None` for operators and pipelines.
+/// Returns the replacement document of `update`, an element of `updates`; `None` for operators and pipelines.
 pub(super) fn replacement(update: &RawDocument) -> Option<&RawDocument> {
     match update.get("u") {
         Ok(Some(RawBsonRef::Document(document))) if !has_operators(document) => Some(document),
@@ -213,7 +213,7 @@ pub(super) fn replacement(update: &RawDocument) -> Option<&RawDocument> {
     }
 }
 
-/// Returns true if an update document consists of operators.
+/// Returns true if the first field of `document` is an update operator (`$…`).
 pub(super) fn has_operators(document: &RawDocument) -> bool {
     let first = document.iter().next().and_then(Result::ok);
     first.is_some_and(|(key, _)| key.as_str().starts_with('$'))

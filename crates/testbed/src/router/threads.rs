@@ -9,18 +9,19 @@ use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The threads of one router.
+/// The registered threads of one router; clones share the same registry.
 #[derive(Debug, Clone, Default)]
 pub struct Threads(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
+    /// Folders of the registered threads in `/proc`.
     running: BTreeSet<PathBuf>,
-    /// Processor time of the threads that have ended.
+    /// Processor time of the registered threads that have ended.
     ended: Times,
 }
 
-/// Processor time, in µs.
+/// Processor time of threads, in user and in system mode, in µs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) user_us: u64,
@@ -35,14 +36,14 @@ impl AddAssign for Times {
 }
 
 impl Threads {
-    /// Registers the calling thread as one of the router's.
+    /// Registers the calling thread as a thread of the router.
     pub fn enter(&self) {
         if let Some(thread) = present() {
             self.known().running.insert(thread);
         }
     }
 
-    /// Deregisters the calling thread, which is ending.
+    /// Deregisters the calling thread, which is about to end; its processor time remains counted.
     pub fn leave(&self) {
         let Some(thread) = present() else { return };
         let mut known = self.known();
@@ -51,7 +52,8 @@ impl Threads {
         }
     }
 
-    /// Returns the processor time of all threads so far, or `None` if no thread is registered.
+    /// Returns the processor time of all registered threads since their start, including those that have ended;
+    /// `None` if no thread is registered or the kernel does not report the time.
     pub(super) fn times(&self) -> Option<Times> {
         let known = self.known();
         let mut times = known.ended;
@@ -66,14 +68,14 @@ impl Threads {
     }
 }
 
-/// Returns the folder of the calling thread in `/proc`.
+/// Returns the folder of the calling thread in `/proc`; `None` if it cannot be determined.
 fn present() -> Option<PathBuf> {
     // The link is relative: `PID/task/TID`.
     fs::read_link("/proc/thread-self").ok().map(|link| Path::new("/proc").join(link))
 }
 
-/// Returns the processor time of a thread: the total is the scheduler's, which is in ns, and is divided between
-/// user and system in proportion to clock ticks.
+/// Returns the processor time of the thread with the folder `thread` in `/proc`: the total is the scheduler's, which
+/// is in ns, and is divided between user and system in proportion to clock ticks.
 fn of(thread: &Path) -> Option<Times> {
     let scheduled = fs::read_to_string(thread.join("schedstat")).ok()?;
     let whole_us = scheduled.split(' ').next()?.parse::<u64>().ok()? / 1_000;

@@ -19,19 +19,19 @@ const ELECTION_BOUND: Duration = Duration::from_secs(15);
 const HELLO_BOUND: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(100);
 
-/// A replica set as the router knows it.
+/// A replica set as the router knows it: its members, and the address of its primary once that is found.
 #[derive(Debug)]
 pub(super) struct ReplicaSet {
     /// Id of the shard, or `config`.
     pub(super) id: String,
-    /// Name and members, as `SET/HOST:PORT,…`.
+    /// Name and members of the replica set, as `SET/HOST:PORT,…`.
     pub(super) seed: String,
     members: Vec<String>,
     primary: Mutex<Option<String>>,
 }
 
 impl ReplicaSet {
-    /// Creates the replica set from its seed (`SET/HOST:PORT,…`).
+    /// Creates the replica set with the id `id` from its seed (`SET/HOST:PORT,…`).
     pub(super) fn new(id: &str, seed: &str) -> Self {
         let hosts = seed.split_once('/').map_or(seed, |(_, hosts)| hosts);
         Self {
@@ -42,7 +42,8 @@ impl ReplicaSet {
         }
     }
 
-    /// Returns the primary's address; waits for an election if there is no primary.
+    /// Returns the address of the primary, cached or asked of the members; waits for an election, at most
+    /// [`ELECTION_BOUND`].
     pub(super) async fn primary(&self, pool: &Pool) -> Result<String, Failure> {
         if let Some(known) = self.known() {
             return Ok(known);
@@ -66,7 +67,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Discards the cached primary if it still is `address`.
+    /// Discards the cached primary if it still is the node at `address`.
     pub(super) fn forget(&self, address: &str) {
         let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
         if primary.as_deref() == Some(address) {
@@ -82,7 +83,8 @@ impl ReplicaSet {
         *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = address;
     }
 
-    /// Queries all members. If two claim to be primary, the one that was elected later is returned.
+    /// Asks all members for the primary and returns its address. If two claim to be primary, the one that was elected
+    /// later is returned; `None` if none does.
     async fn ask(&self, pool: &Pool) -> Option<String> {
         let asked = self.members.iter().map(|member| ask_member(pool, member));
         let primaries = join_all(asked).await.into_iter().flatten();
@@ -90,7 +92,7 @@ impl ReplicaSet {
     }
 }
 
-/// Returns the election id and the address of a member that claims to be primary, else `None`.
+/// Returns the election id and the address of `member` if it claims to be primary, else `None`.
 async fn ask_member(pool: &Pool, member: &str) -> Option<([u8; 12], String)> {
     let hello = doc! { "hello": 1, "$db": "admin" };
     let answer = timeout(HELLO_BOUND, pool.call(member, None, &hello, None)).await.ok()?;
@@ -98,19 +100,19 @@ async fn ask_member(pool: &Pool, member: &str) -> Option<([u8; 12], String)> {
     Some((election(&hello)?, member.to_owned()))
 }
 
-/// Returns the id of the election that made the sender of this reply primary, or `None` if it is not primary.
+/// Returns the id of the election that made the sender of the reply `hello` primary; `None` if it is not primary.
 fn election(hello: &Document) -> Option<[u8; 12]> {
     let primary = hello.get_bool("isWritablePrimary").unwrap_or(false);
     let id = hello.get_object_id("electionId").map(|id| id.bytes());
     primary.then(|| id.unwrap_or_default())
 }
 
-/// The shards by id, as listed by the config server.
+/// The shards of the cluster by id, as listed by the config server.
 #[derive(Debug, Default)]
 pub(super) struct Shards(Mutex<HashMap<String, Arc<ReplicaSet>>>);
 
 impl Shards {
-    /// Returns the shard with this id, or `None`.
+    /// Returns the shard with the id `id`; `None` if it is not known.
     pub(super) fn get(&self, id: &str) -> Option<Arc<ReplicaSet>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
@@ -123,7 +125,8 @@ impl Shards {
         all
     }
 
-    /// Replaces the shards by the content of `config.shards`, and preserves the state of unchanged ones.
+    /// Replaces the shards by `listed`, the documents of `config.shards`; a shard with an unchanged seed keeps its
+    /// state.
     pub(super) fn replace(&self, listed: &[Document]) {
         let mut shards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut fresh = HashMap::new();

@@ -18,8 +18,8 @@ use super::core::Repeat;
 use super::transactions::Transaction;
 
 impl Caller {
-    /// Returns the transaction of a command, which begins if the command begins one, or `None` outside of a
-    /// transaction.
+    /// Returns the transaction to which the command `body` belongs, and begins it if the command states
+    /// `startTransaction`; `None` if the command is outside of a transaction.
     pub(super) fn transaction_of(
         &self,
         body: &Document,
@@ -46,7 +46,8 @@ impl Caller {
         Ok(Some(transaction))
     }
 
-    /// Begins a transaction under the client's session and number, for a write that turns out to need one.
+    /// Begins a transaction under the session and transaction number of `body`, for a write that turns out to need
+    /// one.
     pub(super) fn implicit_transaction(
         &self,
         body: &Document,
@@ -58,7 +59,8 @@ impl Caller {
         Ok(transaction)
     }
 
-    /// Returns the session, its key among the sessions of all users, and the transaction's number.
+    /// Returns the session of `body`, the session's key among the sessions of all users, and the transaction's
+    /// number.
     fn identity(&self, body: &Document) -> Result<(Document, Vec<u8>, i64), Failure> {
         let session = body.get_document("lsid").cloned().map_err(|_| {
             Failure::new(code::INVALID_OPTIONS, "a transaction needs a session (lsid)")
@@ -71,7 +73,8 @@ impl Caller {
         Ok((session, key, number))
     }
 
-    /// Adds the read time to a snapshot read concern, so that all participants read at the same time.
+    /// Adds a read time (`atClusterTime`) to a snapshot read concern that has none, so that all participants read at
+    /// the same time.
     fn pin_snapshot(&self, concern: &Document) -> Document {
         let mut concern = concern.clone();
         let snapshot = concern.get_str("level").is_ok_and(|level| level == "snapshot");
@@ -88,7 +91,8 @@ impl Caller {
         concern
     }
 
-    /// Runs one statement on one shard.
+    /// Runs one statement of `transaction` on the shard `shard`, which joins the transaction if it has not joined
+    /// yet.
     pub(super) async fn in_transaction(
         &self,
         transaction: &Transaction,
@@ -114,7 +118,7 @@ impl Caller {
         Ok(answer)
     }
 
-    /// Aborts the transaction on every participant, and removes the participants.
+    /// Aborts `transaction` on every participating shard, and removes its participants. Errors are ignored.
     pub(super) async fn give_up(&self, transaction: &Transaction) {
         let participants = transaction.take_participants();
         let mut aborts = Vec::new();
@@ -133,7 +137,7 @@ impl Caller {
         self.core.on_primary(self.user.as_ref(), &shard, abort, None, Repeat::Safe).await
     }
 
-    /// Commits the client's transaction.
+    /// Commits the client's transaction that `body` names, or finds out the outcome if it is unknown here.
     pub(super) async fn commit(&self, body: &Document) -> Result<Answer, Failure> {
         let (session, key, number) = self.identity(body)?;
         let Some(transaction) = self.core.transactions.get(&key, number) else {
@@ -192,7 +196,8 @@ impl Caller {
         self.core.on_primary(self.user.as_ref(), &shard, commit, None, Repeat::Safe).await
     }
 
-    /// Determines the outcome of a transaction that is unknown here, by the recovery token of the driver.
+    /// Determines the outcome of a transaction that this router does not know, by the recovery token in the driver's
+    /// command.
     async fn recover(
         &self,
         session: Document,
@@ -216,7 +221,7 @@ impl Caller {
         self.commit_on(shard, coordinate).await
     }
 
-    /// Aborts the client's transaction.
+    /// Aborts the client's transaction that `body` names.
     pub(super) async fn abort(&self, body: &Document) -> Result<Answer, Failure> {
         let (_, key, number) = self.identity(body)?;
         let known = self.core.transactions.get(&key, number);

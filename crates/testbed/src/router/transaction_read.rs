@@ -1,9 +1,9 @@
 //! Reads within a transaction.
 //!
 //! The servers' routed reads do not take part in a client's transaction, so the router queries the owning shards
-//! itself. A find over several shards is merged here, up to [`MERGED_BYTES_MAX`]. Of the pipelines over several
-//! shards only those are supported that are equivalent to a find or a count; others are rejected with an error that
-//! names the stage.
+//! itself. A find over several shards is merged here, up to [`MERGED_BYTES_MAX`] bytes of replies. Of the pipelines
+//! over several shards only those are supported that are equivalent to a find or a count; others are rejected with an
+//! error that names the stage.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -24,11 +24,11 @@ use super::transactions::Transaction;
 const MERGED_BYTES_MAX: usize = 64 * 1024 * 1024;
 const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024 - 64 * 1024;
 const FIRST_BATCH: usize = 101;
-/// Field in which shards return the values by which a document was sorted.
+/// Name of the field in which shards return the sort key of each document of a sorted find.
 const SORT_KEY: &str = "__routerSortKey";
 
 impl Caller {
-    /// Runs find or aggregate within a transaction.
+    /// Runs the find or aggregate command `body` within `transaction`, on all shards that may have matches.
     pub(super) async fn read_in(
         &self,
         transaction: &Transaction,
@@ -58,7 +58,7 @@ impl Caller {
         self.aggregate_merged(transaction, &namespace, &endpoints, &body).await
     }
 
-    /// Reads from one shard, whose own cursor continues the read.
+    /// Runs the read `body` on the shard of `endpoint`, whose own cursor continues the read.
     pub(super) async fn read_at(
         &self,
         transaction: &Transaction,
@@ -114,7 +114,7 @@ impl Caller {
         cursor_answer(id, &namespace.to_string(), "firstBatch", &first)
     }
 
-    /// Reads the documents of all shards, one shard after the other.
+    /// Reads all documents that `body` finds on the shards of `endpoints`, one shard after the other.
     async fn read_all(
         &self,
         transaction: &Transaction,
@@ -202,7 +202,7 @@ impl Caller {
         cursor_answer(0, &namespace.to_string(), "firstBatch", &batch)
     }
 
-    /// Runs distinct within a transaction: only for an unsharded collection, as with a `mongos`.
+    /// Runs `distinct` within `transaction`: only for an unsharded collection, as with a `mongos`.
     pub(super) async fn distinct_in(
         &self,
         transaction: &Transaction,
@@ -224,14 +224,15 @@ impl Caller {
     }
 }
 
-/// Returns the condition with which a pipeline begins.
+/// Returns the condition of a `$match` with which the pipeline of `body` begins; an empty document if it begins with
+/// another stage.
 fn leading_match(body: &Document) -> Document {
     let stages = body.get_array("pipeline").into_iter().flatten().filter_map(Bson::as_document);
     let first = stages.into_iter().next().and_then(|stage| stage.get_document("$match").ok());
     first.cloned().unwrap_or_default()
 }
 
-/// Returns true if a stage is the count to which drivers translate `count_documents`.
+/// Returns true if `stage` is the `$group` to which drivers translate `count_documents`.
 fn is_count(stage: &Document) -> bool {
     let Ok(group) = stage.get_document("$group") else { return false };
     let counts = group.get_document("n").is_ok_and(|n| integer(n, "$sum") == Some(1));
@@ -239,7 +240,7 @@ fn is_count(stage: &Document) -> bool {
     group.len() == 2 && counts && constant
 }
 
-/// Sorts documents by the keys that the shards added, and removes the keys.
+/// Sorts the documents of several shards by the sort keys that the shards added, and removes these keys.
 fn sorted(documents: Vec<RawDocumentBuf>, sort: &Document) -> Result<Vec<RawDocumentBuf>, Failure> {
     let descending: Vec<bool> =
         sort.keys().map(|key| integer(sort, key).is_some_and(|way| way < 0)).collect();

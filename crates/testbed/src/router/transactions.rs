@@ -1,11 +1,12 @@
-//! The transactions of sessions: the participants and the progress of each.
+//! The transactions of the clients' sessions: the participating shards and the progress of each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bson::{Document, doc};
 
-/// Most sessions whose transaction is stored; the least recently used one is removed.
+/// Limit of the number of sessions whose latest transaction is stored; beyond it the least recently used one is
+/// removed.
 const SESSIONS_MAX: usize = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,22 +17,22 @@ pub(super) struct Participant {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Participants in the order of joining; the first coordinates.
+    /// Participating shards in the order in which they joined; the first coordinates the commit.
     pub(super) participants: Vec<Participant>,
-    /// True once a statement has succeeded. Until then the transaction may be started again on all shards.
+    /// True once a statement of the transaction has succeeded. Until then it may be started again on all shards.
     pub(super) begun: bool,
     /// True if the transaction accepts no more statements.
     pub(super) ended: bool,
-    /// True once a commit was requested, which may be requested again.
+    /// True once the client has requested a commit. A commit may be requested again.
     pub(super) committing: bool,
 }
 
-/// One transaction of one session.
+/// One multi-document transaction of a client's session.
 #[derive(Debug)]
 pub(super) struct Transaction {
     pub(super) session: Document,
     pub(super) number: i64,
-    /// Read concern with which each participant begins.
+    /// Read concern that is sent to each participant with its first statement; `None` for the server's default.
     pub(super) read_concern: Option<Document>,
     pub(super) state: Mutex<State>,
 }
@@ -41,13 +42,13 @@ impl Transaction {
         use_state(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true if the transaction may be started again after stale routing data: no statement has succeeded
-    /// yet.
+    /// Returns true if the transaction may be started again after stale routing data: no statement has succeeded yet,
+    /// and it has not ended.
     pub(super) fn may_restart(&self) -> bool {
         self.with(|state| !state.begun && !state.ended)
     }
 
-    /// Records that a statement has succeeded.
+    /// Records that a statement of the transaction has succeeded.
     pub(super) fn succeeded(&self) {
         self.with(|state| state.begun = true);
     }
@@ -57,8 +58,8 @@ impl Transaction {
         self.with(|state| state.ended = true);
     }
 
-    /// Returns the token that drivers send to recover the outcome: a shard that wrote. Returns `None` if no shard
-    /// wrote.
+    /// Returns the recovery token, which drivers send to find out a commit's outcome: the id of a shard that wrote.
+    /// Returns `None` if no shard wrote.
     pub(super) fn recovery_token(&self) -> Option<Document> {
         let wrote = self
             .with(|state| state.participants.iter().find(|participant| participant.wrote).cloned());
@@ -71,7 +72,8 @@ impl Transaction {
         body.insert("autocommit", false);
     }
 
-    /// Adds the fields that make `body` a statement of this transaction on `shard`.
+    /// Adds the fields that make `body` a statement of this transaction on the shard `shard`, which becomes a
+    /// participant if it is none yet.
     pub(super) fn enlist(&self, shard: &str, body: &mut Document) {
         self.fields(body);
         body.remove("startTransaction");
@@ -104,13 +106,13 @@ impl Transaction {
         });
     }
 
-    /// Removes and returns the participants, which are to be aborted.
+    /// Removes all participants and returns them, so that the caller aborts the transaction on them.
     pub(super) fn take_participants(&self) -> Vec<Participant> {
         self.with(|state| std::mem::take(&mut state.participants))
     }
 }
 
-/// The latest transaction of each session.
+/// Table of the latest transaction of each session.
 #[derive(Debug, Default)]
 pub(super) struct Transactions(Mutex<Table>);
 

@@ -25,7 +25,7 @@ use super::targeting::{Single, replacement};
 use super::transactions::Transaction;
 use super::write_outcome::{Outcome, Stale, write_error};
 
-/// Fields of the client's command that the router sets itself for each shard.
+/// Fields of the client's command that the router removes, because it sets them itself for each shard.
 const OWN_FIELDS: [&str; 7] = [
     "$clusterTime",
     "$readPreference",
@@ -61,38 +61,39 @@ impl Kind {
     }
 }
 
-/// A write command in progress.
+/// A client's insert, update or delete command while the router executes it.
 pub(super) struct Write<'a> {
     caller: &'a Caller,
     transaction: Option<&'a Transaction>,
     namespace: Namespace,
     kind: Kind,
-    /// The command without its operations.
+    /// The client's command without its operations.
     body: Document,
     operations: Vec<RawDocumentBuf>,
     ordered: bool,
-    /// True if a driver may repeat the command, and the shards recognise a repetition.
+    /// True if a driver may repeat the command (it has a `txnNumber`), so that the shards recognise a repetition.
     repeatable: bool,
     first_statement: i32,
 }
 
-/// How a group of operations is sent.
+/// Destination of a group of operations.
 #[derive(Debug, Clone, PartialEq)]
 enum Dispatch {
-    /// To these shards at once: more than one only for a write by `_id` or of many documents.
+    /// These shards, all at once: more than one only for a write by `_id` or of many documents.
     Shards(Vec<Endpoint>),
-    /// As a routed command.
+    /// A shard that routes the operations itself (`clusterUpdate`, `clusterDelete`).
     Routed,
 }
 
 struct Group {
     dispatch: Dispatch,
-    /// Indexes of the operations, in ascending order.
+    /// Indexes of the group's operations in the client's command, in ascending order.
     operations: Vec<usize>,
 }
 
 impl Caller {
-    /// Executes insert, update or delete.
+    /// Executes the insert, update or delete command `request`, within `transaction` or, if that is `None`, outside
+    /// of one.
     pub(super) async fn write(
         &self,
         request: Request,
@@ -206,7 +207,8 @@ impl<'a> Write<'a> {
         outcome.answer(self.kind == Kind::Update, self.repeatable)
     }
 
-    /// Divides operations into groups that can be sent now. Returns the groups, and the operations without a shard.
+    /// Divides the operations with the indexes `pending` into groups that can be sent now. Returns the groups, and
+    /// the operations for which no shard could be determined, with the error.
     async fn plan(
         &self,
         pending: &[usize],
@@ -264,7 +266,8 @@ impl<'a> Write<'a> {
         Ok((groups, refused))
     }
 
-    /// Returns true if the router determines the shards itself.
+    /// Returns true if the router determines the shards of the operations itself, rather than sending a routed
+    /// command.
     fn targets_itself(&self) -> bool {
         self.transaction.is_some() || self.kind == Kind::Insert || self.repeatable
     }
@@ -309,7 +312,7 @@ impl<'a> Write<'a> {
         Ok(endpoints)
     }
 
-    /// Sends a group, and returns one reply from each shard.
+    /// Sends the operations of `group`, and returns one reply for each shard that received them.
     async fn send(&self, group: &Group) -> Result<Vec<Answer>, Failure> {
         let picked: Vec<&RawDocument> =
             group.operations.iter().map(|operation| &*self.operations[*operation]).collect();
@@ -356,7 +359,8 @@ impl<'a> Write<'a> {
         Ok(answers)
     }
 
-    /// Moves the document of an update that gives it a shard key of another shard.
+    /// Moves the document of an update that gives it a shard key of another shard. `failure` is the rejection by the
+    /// shard of `endpoint`.
     async fn change_owner(
         &self,
         group: &Group,

@@ -1,12 +1,13 @@
 //! The outcome of a batch of writes, composed from the replies of the shards.
 //!
-//! Shards number the operations that they received; the client numbers those that it sent.
+//! A shard's reply numbers the operations that the shard received; the client's reply numbers those that the client
+//! sent.
 
 use bson::{Bson, Document, doc};
 
 use super::answer::{Answer, Failure, code, integer};
 
-/// Outcome of the operations so far.
+/// Outcome of those operations of a client's write command that were executed so far.
 #[derive(Default)]
 pub(super) struct Outcome {
     n: i64,
@@ -17,17 +18,19 @@ pub(super) struct Outcome {
     times: Option<Answer>,
 }
 
-/// Error: some operations of a group were rejected because routing data was stale.
+/// Error: a shard rejected some operations of a group because routing data was stale.
 pub(super) struct Stale {
     pub(super) code: i32,
-    /// The operations that need not be sent again, in ascending order.
+    /// Operations of the group that need not be sent again, by their index in the client's command, in ascending
+    /// order.
     pub(super) done: Vec<usize>,
 }
 
 impl Outcome {
-    /// Adds the replies of a group's shards. Returns the operations that need not be sent again.
+    /// Adds the replies of the shards to which one group of operations was sent. Returns the operations that need not
+    /// be sent again.
     ///
-    /// `operations` are those of the group, in ascending order, in the client's numbering.
+    /// `operations` are the group's operations in ascending order, by their index in the client's command.
     pub(super) fn take(
         &mut self,
         operations: &[usize],
@@ -84,7 +87,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the reply to the client; that of an update contains the number of changed documents.
+    /// Composes the reply to the client; if `update` is true, it contains the number of changed documents. If
+    /// `repeatable` is true, a retryable write concern error is labelled as such.
     pub(super) fn answer(mut self, update: bool, repeatable: bool) -> Result<Answer, Failure> {
         let count = |value: i64| i32::try_from(value).unwrap_or(i32::MAX);
         let mut body = doc! { "n": count(self.n) };
@@ -130,7 +134,7 @@ fn index_of(entry: &Document) -> usize {
     integer(entry, "index").and_then(|index| usize::try_from(index).ok()).unwrap_or(0)
 }
 
-/// Returns an operation's error in the form in which a server lists it.
+/// Returns the error of the operation with the index `index` in the form in which a server lists it in `writeErrors`.
 pub(super) fn write_error(index: usize, failure: &Failure) -> Document {
     let mut error = doc! {
         "index": i32::try_from(index).unwrap_or(i32::MAX), "code": failure.code(),

@@ -1,4 +1,4 @@
-//! Fault injection through a supervisor: one request and one reply, each a line of JSON, on a socket in the
+//! Fault injection through a supervisor: one request and one reply, each a line of JSON, on a Unix socket in the
 //! testbed's folder, to which only its user has access.
 
 use std::time::Duration;
@@ -12,27 +12,27 @@ use crate::content::Content;
 use crate::error::{Error, Result};
 use crate::supervisor::registry::RegistryEntry;
 
-/// Time allowed for a reply. It is longer than the bounded time in which a restart waits for its replica set to
-/// settle.
+/// Time allowed for the supervisor's reply. It is longer than the time limits of a restart: start of the node, and
+/// wait for its replica set.
 const ANSWER_BOUND: Duration = Duration::from_secs(300);
 const REQUEST_BOUND: Duration = Duration::from_secs(10);
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// A fault to inject into a node, or its reversal.
+/// A fault to inject into a node of a testbed, or its reversal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
-    /// Kill the node at once (kill -9).
+    /// Kills the node at once (SIGKILL).
     Kill,
-    /// Ask the node to end (SIGTERM).
+    /// Asks the node to end (SIGTERM).
     Terminate,
-    /// Suspend the node (SIGSTOP).
+    /// Suspends the node (SIGSTOP).
     Stop,
-    /// Resume the node (SIGCONT).
+    /// Resumes the suspended node (SIGCONT).
     Cont,
-    /// Start a killed node again, on the same port and data.
+    /// Starts the killed node again, on the same port and data.
     Restart,
-    /// Make the primary of the node's replica set step down, or a replica of Redis take over from its master.
+    /// Makes the primary of the node's replica set step down, or a replica take over from the node, a Redis master.
     StepDown,
 }
 
@@ -49,7 +49,8 @@ enum Answer {
     Failed(String),
 }
 
-/// Asks the supervisor of `standing` to inject `fault` into `node`. Returns the outcome as a sentence.
+/// Asks the supervisor of the testbed with the registry entry `standing` to inject `fault` into the node named
+/// `node`. Returns the outcome as a sentence.
 #[crate::boxed]
 pub async fn inject(standing: &RegistryEntry, fault: Fault, node: &str) -> Result<String> {
     let refused =
@@ -68,8 +69,8 @@ pub async fn inject(standing: &RegistryEntry, fault: Fault, node: &str) -> Resul
     }
 }
 
-/// Reads one request from `stream`, executes it, calls `record` to persist the changes, and replies. The registry
-/// is up to date when the reply arrives.
+/// Reads one request from `stream`, injects its fault into `content`, calls `record` to persist the new state of the
+/// nodes, and replies. The registry is up to date when the reply arrives.
 pub(super) async fn answer(
     content: &Content,
     mut stream: UnixStream,

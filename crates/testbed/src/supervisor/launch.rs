@@ -1,8 +1,8 @@
 //! Starting a supervisor in the background, and ending it.
 //!
 //! The launcher holds the supervisor's standard input and output. The supervisor reports on its output that the
-//! testbed is ready, or why it is not. The launcher then confirms on its input that it should stay. If the input
-//! ends before that, the launcher is gone and no user knows of the testbed, so the supervisor ends everything
+//! testbed is ready, or why it is not. The launcher then writes a confirmation to the supervisor's input. If the
+//! input ends before that, the launcher is gone and no user knows of the testbed, so the supervisor ends everything
 //! again.
 
 use std::io::{BufRead, Write};
@@ -23,14 +23,14 @@ use crate::error::{Error, Result};
 use crate::process::Liveness;
 use crate::supervisor::registry::{Registry, RegistryEntry};
 
-/// Time allowed for a testbed to be ready; each of its steps has a shorter limit.
+/// Time allowed for a testbed to be ready after its start; each step of the start has a shorter limit.
 const READY_BOUND: Duration = Duration::from_secs(600);
-/// Time allowed for a supervisor to end in an orderly way.
+/// Time allowed for a supervisor and its servers to end after a signal, or after a failed start.
 const END_BOUND: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(25);
 const STAY: &str = "stay";
 
-/// The only message of a supervisor on its standard output.
+/// The only message that a supervisor writes to its standard output: the start succeeded or failed.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Report {
@@ -38,8 +38,8 @@ enum Report {
     Failed(String),
 }
 
-/// Starts a testbed in the background by `command` (a program that calls [`supervise_launched`] with the same `spec`),
-/// and waits until it is ready.
+/// Starts the testbed of `spec` in the background by `command` (a program that calls [`supervise_launched`] with the
+/// same `spec`), waits until it is ready, and returns its registry entry.
 ///
 /// If the returned future is dropped before that, the supervisor ends everything by itself.
 #[crate::boxed]
@@ -111,11 +111,10 @@ async fn report(supervisor: &mut Child) -> std::io::Result<Report> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// The supervisor's side of [`up`]: runs the testbed of `spec` until `stop` completes, or until the launcher ends
-/// before it has read that the testbed is ready.
+/// Runs the testbed of `spec` until `stop` completes, or until the launcher ends before it has read that the testbed
+/// is ready. It is the supervisor's side of [`up`].
 ///
-/// Call it in a separate process: it leaves the caller's session and uses standard input and output for the
-/// launcher.
+/// Call it in a separate process: it leaves the caller's session and uses standard input and output for the launcher.
 pub async fn supervise_launched(
     spec: ContentSpec,
     registry: &Registry,
@@ -147,7 +146,7 @@ fn send_report(report: &Report) -> Result<()> {
     said.map_err(Error::io("tell the launcher that the testbed is ready"))
 }
 
-/// Completes when the launcher ends without confirmation; never completes after the confirmation.
+/// Completes when standard input ends without the launcher's confirmation; never completes after the confirmation.
 fn watch_launcher() -> impl Future<Output = ()> {
     let (gone, told) = oneshot::channel::<()>();
     // A thread, because a runtime that ends waits for its reads of standard input.
@@ -167,19 +166,19 @@ fn watch_launcher() -> impl Future<Output = ()> {
     }
 }
 
-/// How a testbed was ended.
+/// How [`down`] ended a testbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ended {
-    /// The supervisor ended everything.
+    /// The supervisor ended its servers and removed its files, on request.
     Orderly,
-    /// The supervisor did not respond and was killed; its remains were removed.
+    /// The supervisor did not end in time and was killed; [`down`] removed its remains.
     Killed,
-    /// The supervisor had already died; its remains were removed.
+    /// The supervisor had already died; [`down`] removed its remains.
     Removed,
 }
 
-/// Ends the testbed `name` and waits until its processes, folders and registry entry are gone.
+/// Ends the testbed named `name`, and waits until its processes, folders and registry entry are gone.
 #[crate::boxed]
 pub async fn down(name: &str, registry: &Registry) -> Result<Ended> {
     let standing = registry.get(name)?;

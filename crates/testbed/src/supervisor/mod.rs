@@ -1,13 +1,13 @@
-//! Clusters and single servers that run in the background, under a name.
+//! Testbeds (clusters and single servers) that run in the background, each under a name.
 //!
-//! A *supervisor* is a separate process that owns a testbed's servers and router, so that they live as long as it
-//! does and no longer. Its entry is in the [`registry`]: one file for each name, with the supervisor's identity.
-//! The supervisor injects faults into its servers on request over a socket ([`control`]), because only their parent
-//! can start them again.
+//! A *supervisor* is a separate process that owns a testbed's servers and router, so that they live exactly as long
+//! as the supervisor. Its entry is in the [`registry`]: one file for each name, with the supervisor's identity. The
+//! supervisor injects faults into its servers on request over a socket ([`control`]), because only their parent can
+//! start them again.
 //!
-//! Invariant: whichever process ends first, nothing is left over. A supervisor that is asked to end ends its
-//! servers and removes its files. If it is killed, the kernel kills its servers and the next `down` removes its
-//! files. If its launcher ends before it has learnt of the cluster, the supervisor ends by itself ([`launch`]).
+//! Invariant: whichever process ends first, nothing is left over. A supervisor that is asked to end ends its servers
+//! and removes its files. If it is killed, the kernel kills its servers and the next `down` removes its files. If its
+//! launcher ends before it has learnt of the cluster, the supervisor ends by itself ([`launch`]).
 
 pub mod control;
 pub mod launch;
@@ -23,10 +23,10 @@ use crate::content::{Content, ContentSpec};
 use crate::error::{Error, Result};
 use registry::{Claim, Phase, Registry, RegistryEntry};
 
-/// Starts a testbed under its name, and runs it until `stop` completes.
+/// Starts the testbed of `spec` under its name, and runs it in this process until `stop` completes.
 ///
-/// `ready` is called once, when the testbed can be used and found by its name. When this returns, all servers and
-/// files of the testbed are gone.
+/// `ready` is called once with the registry entry, when the testbed can be used and found by its name. When this
+/// returns, all servers and files of the testbed are gone.
 pub async fn supervise(
     spec: ContentSpec,
     registry: &Registry,
@@ -58,7 +58,7 @@ pub async fn supervise(
     }
 }
 
-/// Handles requests one after another: faults that overlap would make their outcomes ambiguous.
+/// Handles the requests of `listener` one after another: faults that overlap would make their outcomes ambiguous.
 async fn serve(content: &Content, listener: &UnixListener, claim: &mut Claim) -> Result<()> {
     loop {
         let accepted = listener.accept().await;

@@ -1,7 +1,7 @@
-//! Registry of the testbeds that run in the background: one file for each name in the state folder.
+//! Registry of the testbeds that run in the background: one file for each testbed's name in the state folder.
 //!
 //! A file is replaced as a whole, never written in place, so that a reader sees a consistent state. Claiming and
-//! releasing a name happen under a lock on the folder itself, so that of two claimants exactly one succeeds; no
+//! releasing a name happen under a lock on the folder itself, so that of two claimants exactly one succeeds, and no
 //! lock file is left over.
 
 use std::fs::{self, File};
@@ -18,39 +18,39 @@ use crate::error::{Error, Result};
 use crate::process::{Liveness, ProcessId};
 use crate::scratch;
 
-/// Progress of a testbed's start.
+/// Progress of the start of a testbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// The servers are being started.
     Starting,
-    /// The testbed can be used.
+    /// Clients can use the testbed.
     Ready,
 }
 
-/// Registry entry of a running testbed. It contains the passwords of a disposable cluster and is readable by its
-/// user only.
+/// Registry entry of a running testbed, stored as one JSON file. It contains the passwords of a disposable cluster
+/// and is readable by its user only.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RegistryEntry {
-    /// Specification of the testbed, which contains the entry's name.
+    /// Specification of the testbed, which contains its name.
     pub spec: ContentSpec,
-    /// The supervisor process.
+    /// Identity of the testbed's supervisor process.
     pub supervisor: ProcessId,
     /// Progress of the testbed's start.
     pub phase: Phase,
-    /// The application's connection string; empty while the testbed starts.
+    /// Connection string for the application; empty while the testbed starts.
     pub uri: String,
-    /// The administrator's connection string; empty while the testbed starts.
+    /// Connection string for the administrator; empty while the testbed starts.
     pub admin_uri: String,
-    /// Folder of data and logs; `None` while the testbed starts.
+    /// Folder of the testbed's data and logs; `None` while the testbed starts.
     pub folder: Option<PathBuf>,
-    /// Reason why CPU limits were requested but are unavailable; `None` otherwise.
+    /// Reason why CPU limits were requested but are unavailable; `None` if they are in force or were not requested.
     pub unshared: Option<String>,
-    /// The nodes, as of the last injected fault.
+    /// The nodes of the testbed, as of its start or the last request to its supervisor; empty while it starts.
     pub nodes: Vec<NodeInfo>,
 }
 
-/// The registry in a state folder.
+/// The registry of testbeds in one state folder.
 #[derive(Debug, Clone)]
 pub struct Registry {
     folder: PathBuf,
@@ -63,7 +63,7 @@ impl Registry {
         Self::at(dir_or_home("XDG_STATE_HOME", ".local/state").join("imago/testbed"))
     }
 
-    /// Returns the registry in `folder`.
+    /// Returns the registry whose state folder is `folder`, which need not exist.
     #[must_use]
     pub fn at(folder: PathBuf) -> Self {
         Self { folder }
@@ -79,13 +79,13 @@ impl Registry {
         self.folder.join(format!("{name}.json"))
     }
 
-    /// Returns the path of the log file of the supervisor of `name`.
+    /// Returns the path of the log file of the supervisor of the testbed named `name`.
     #[must_use]
     pub fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))
     }
 
-    /// Returns the entry of the testbed `name`, or `None` if there is none.
+    /// Returns the entry of the testbed named `name`, or `None` if there is none.
     pub fn find(&self, name: &str) -> Result<Option<RegistryEntry>> {
         let path = self.file(name);
         let doing = || format!("read {}", path.display());
@@ -98,7 +98,7 @@ impl Registry {
         }
     }
 
-    /// Returns the entry of the testbed `name`, or an error that lists the existing names.
+    /// Returns the entry of the testbed named `name`, or an error that lists the existing names.
     pub fn get(&self, name: &str) -> Result<RegistryEntry> {
         match self.find(name)? {
             Some(standing) => Ok(standing),
@@ -111,7 +111,7 @@ impl Registry {
         Ok(if names.is_empty() { "there are none".into() } else { names.join(", ") })
     }
 
-    /// Returns the names of all entries, in order.
+    /// Returns the names of all registered testbeds, in alphabetical order.
     pub fn names(&self) -> Result<Vec<String>> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -130,8 +130,8 @@ impl Registry {
         Ok(names)
     }
 
-    /// Claims the name of `spec` for this process. A name whose supervisor is dead is taken over, after the remains
-    /// of that supervisor have been removed.
+    /// Claims the testbed name of `spec` for this process. A name whose supervisor is dead is taken over, after the
+    /// remains of that supervisor have been removed.
     pub fn claim(&self, spec: &ContentSpec) -> Result<Claim> {
         let name = spec.name();
         if !valid_name(name) {
@@ -171,8 +171,8 @@ impl Registry {
         fs::rename(&new, &path).map_err(Error::io(doing()))
     }
 
-    /// Removes the entry of a supervisor that has ended, and its remains: servers (which the kernel has killed
-    /// already), folder, log.
+    /// Removes the entry `dead` of a supervisor that has ended, and the supervisor's remains: servers (which the
+    /// kernel has killed already), folder, log. An entry that another supervisor has written meanwhile stays.
     pub(crate) fn remove_dead(&self, dead: &RegistryEntry) -> Result<()> {
         let _lock = self.lock()?;
         let name = dead.spec.name();
@@ -184,7 +184,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes the log of a supervisor that never claimed `name`.
+    /// Removes the log file of a supervisor that never claimed the testbed name `name`.
     pub(crate) fn remove_unclaimed_log(&self, name: &str) -> Result<()> {
         let _lock = self.lock()?;
         if self.find(name)?.is_none() {
@@ -223,7 +223,7 @@ fn sweep(dead: &RegistryEntry) {
     }
 }
 
-/// A name claimed by this process; dropping it releases the name.
+/// A testbed name that this process has claimed; dropping the claim removes the entry and the supervisor's log.
 #[derive(Debug)]
 pub struct Claim {
     registry: Registry,
@@ -231,13 +231,13 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Returns the registry entry.
+    /// Returns the registry entry of the claimed name.
     #[must_use]
     pub fn entry(&self) -> &RegistryEntry {
         &self.entry
     }
 
-    /// Changes the entry and writes it to its file.
+    /// Applies `change` to the registry entry and writes it to its file.
     pub fn update(&mut self, change: impl FnOnce(&mut RegistryEntry)) -> Result<()> {
         change(&mut self.entry);
         self.registry.write(&self.entry)

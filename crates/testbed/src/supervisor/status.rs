@@ -1,5 +1,5 @@
-//! Present state of testbeds. The kernel is queried for each process, and each server for its state; the registry
-//! only lists them.
+//! Present state of running testbeds. The kernel is queried for each process, and each server for its state; the
+//! registry only lists them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,15 +17,17 @@ use crate::wire;
 
 const PROBE_BOUND: Duration = Duration::from_secs(3);
 
-/// Summary of a testbed's state.
+/// Summary of the states of a testbed's supervisor and nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// The servers are being started.
+    /// The supervisor is still starting the servers.
     Starting,
-    /// Every node answers, and every replica set has a primary.
+    /// Every node replies, every replica set has a primary, and every node of a Redis Cluster is a master or linked
+    /// replica.
     Up,
-    /// The supervisor is running, but a node does not answer or a replica set has no primary.
+    /// The supervisor is running, but a node does not reply or is neither primary nor secondary, a replica set has no
+    /// primary, or a node of a Redis Cluster is unsettled.
     Impaired,
     /// The supervisor is suspended by a signal.
     Stopped,
@@ -33,46 +35,47 @@ pub enum Health {
     Dead,
 }
 
-/// Present state of one node.
+/// Present state of one node of a testbed.
 #[derive(Debug, Clone, Serialize)]
 pub struct NodeStatus {
     /// Description of the node.
     #[serde(flatten)]
     pub node: NodeInfo,
-    /// State of its process according to the kernel.
+    /// State of the node's process according to the kernel.
     pub liveness: Liveness,
     /// State that the node reports: `primary`, `secondary`, `router`, `neither`; in a Redis Cluster `master`,
     /// `replica`, or `unsettled` if the cluster is not healthy or the node has no link to its master; `serving` for
-    /// other databases; `None` if it does not answer.
+    /// other databases; `None` if the node does not reply.
     pub state: Option<&'static str>,
 }
 
-/// Present state of a running testbed.
+/// Present state of a registered testbed and its nodes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Status {
     /// Name of the testbed.
     pub name: String,
-    /// Summary of its state.
+    /// Summary of the testbed's state.
     pub health: Health,
-    /// Process id of the supervisor.
+    /// Process id of the testbed's supervisor.
     pub supervisor_pid: u32,
-    /// Name of the database: `mongodb`, `redis`, `kafka`, `cassandra`.
+    /// Name of the database product: `mongodb`, `redis`, `kafka` or `cassandra`.
     pub database: &'static str,
-    /// Number of shards; `None` if the testbed is not sharded.
+    /// Number of shards, or of masters of a Redis Cluster; `None` if the testbed is not sharded.
     pub shards: Option<u32>,
-    /// Number of members of each replica set with data, or of equal nodes.
+    /// Number of members of each MongoDB replica set with data, of nodes of Cassandra, or of a Redis master and its
+    /// replicas together; 1 for a single server.
     pub members: u32,
     /// True if the testbed has users and a key file.
     pub auth: bool,
-    /// The application's connection string.
+    /// Connection string for the application; empty while the testbed starts.
     pub uri: String,
-    /// The administrator's connection string.
+    /// Connection string for the administrator; empty while the testbed starts.
     pub admin_uri: String,
-    /// Present states of the nodes.
+    /// Present state of each node.
     pub nodes: Vec<NodeStatus>,
 }
 
-/// Queries the present state of a running testbed.
+/// Queries the present state of the testbed with the registry entry `standing`: its supervisor, and each node.
 #[crate::boxed]
 pub async fn query(standing: &RegistryEntry) -> Status {
     let looked = standing.nodes.iter().map(|node| query_node(&standing.spec, node));
