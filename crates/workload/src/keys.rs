@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::scatter::Permutation;
 
-/// The shape parameter that Morphus §5.1 uses for Zipf and Latest.
+/// Default of the exponent of Zipf and Latest: the value of Morphus §5.1.
 pub const PAPER_SHAPE: f64 = 1.5;
 
-/// A distribution of operations over the keys.
+/// A distribution of operations over the existing keys.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Distribution {
@@ -25,17 +25,17 @@ pub enum Distribution {
     /// The `r`-th most popular key has a probability proportional to `r^-shape`. Popularity does not depend
     /// on a key's age or its position in the key order.
     Zipf {
-        /// The exponent, at least 0.
+        /// Exponent of the rank, finite and at least 0.
         shape: f64,
     },
-    /// Like Zipf, but the most popular key is the one inserted last.
+    /// Like Zipf, but the most popular key is the one that was inserted last, the next that before it.
     Latest {
-        /// The exponent, at least 0.
+        /// Exponent of the rank, finite and at least 0.
         shape: f64,
     },
 }
 
-/// The reason why a distribution was refused.
+/// The reason why a distribution could not be made of a name and a shape.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum KeysError {
     /// The name is not that of a distribution.
@@ -47,7 +47,7 @@ pub enum KeysError {
 }
 
 impl Distribution {
-    /// Returns the distribution with this name (`uniform`, `zipf`, `latest`) and this shape.
+    /// Returns the distribution named `name` (`uniform`, `zipf`, `latest`); `shape` is the exponent of the last two.
     ///
     /// # Errors
     /// Returns an error if the name is unknown, or if the shape is negative or not finite.
@@ -82,7 +82,7 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// Draws keys from a growing population.
+/// Draws keys from a growing population of keys according to a [`Distribution`].
 #[derive(Debug, Clone)]
 pub struct Chooser {
     distribution: Distribution,
@@ -91,15 +91,15 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// Returns a chooser for a population that starts with the keys `0..initial`. Their popularity is
-    /// scattered over all of them by `seed`, and does not change while the population grows; with Zipf, later
-    /// keys are the least popular ones.
+    /// Returns a chooser for a population that starts with the keys `0..initial`. With Zipf, `seed` scatters the
+    /// popularity over these keys; it does not change while the population grows, and later keys are the least
+    /// popular ones.
     #[must_use]
     pub fn new(distribution: Distribution, initial: u64, seed: u64) -> Self {
         Self { distribution, popularity: Permutation::new(initial, seed), ranks: None }
     }
 
-    /// Draws one of the keys `0..population`, or returns `None` if there are none.
+    /// Draws one of the keys `0..population`, or returns `None` if `population` is 0.
     pub fn choose(&mut self, population: u64, rng: &mut impl Rng) -> Option<u64> {
         if population == 0 {
             return None;
@@ -116,7 +116,8 @@ impl Chooser {
         })
     }
 
-    /// Draws a rank in `0..population`; rank 0 is the most popular.
+    /// Draws a rank of popularity in `0..population` by Zipf's law with the exponent `shape`; rank 0 is the most
+    /// popular.
     fn rank(&mut self, population: u64, shape: f64, rng: &mut impl Rng) -> u64 {
         let zipf = match self.ranks {
             Some((known, zipf)) if known == population => zipf,

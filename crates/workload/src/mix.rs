@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The kind of an operation.
+/// The kind of an operation of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -27,7 +27,7 @@ impl Kind {
     /// All kinds, in the order in which reports list them.
     pub const ALL: [Self; 5] = [Self::Read, Self::Insert, Self::Update, Self::Delete, Self::Scan];
 
-    /// Returns the name of the kind.
+    /// Returns the name of the kind in lower case, for example `read`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,18 +46,18 @@ impl Kind {
     }
 }
 
-/// Relative weights of the kinds of operation. Their sum need not be 100.
+/// Relative weights of the kinds of operation in a load, each at least 0. Their sum need not be 100.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Mix {
-    /// Weight of reads.
+    /// Relative weight of reads.
     pub read: f64,
-    /// Weight of updates.
+    /// Relative weight of updates.
     pub update: f64,
-    /// Weight of inserts.
+    /// Relative weight of inserts.
     pub insert: f64,
-    /// Weight of deletes.
+    /// Relative weight of deletes.
     pub delete: f64,
-    /// Weight of scans.
+    /// Relative weight of scans; 0 if a stored mix does not contain it.
     #[serde(default)]
     pub scan: f64,
 }
@@ -68,19 +68,19 @@ impl Default for Mix {
     }
 }
 
-/// The reason why a mix was refused.
+/// The reason why a mix is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MixError {
     /// A part of the text is not of the form `kind=weight`.
     #[error("`{0}` is not of the form kind=weight, such as read=40")]
     Form(String),
-    /// The kind does not exist.
+    /// The text contains this name, which is not a kind of operation.
     #[error("`{0}` is no kind of operation; the kinds are read, update, insert, delete, scan")]
     Kind(String),
-    /// The weight is not a number of at least 0.
+    /// This weight is not a finite number of at least 0.
     #[error("the weight `{0}` is not a number of at least 0")]
     Weight(String),
-    /// All weights are 0.
+    /// All weights are 0, so that no operation could be chosen.
     #[error("all weights are 0; at least one kind of operation needs a weight above 0")]
     Empty,
 }
@@ -101,7 +101,7 @@ impl Mix {
         Ok(())
     }
 
-    /// Returns the kind for a random number that is uniform in `0.0..1.0`.
+    /// Returns the kind of the next operation for `drawn`, a random number that is uniform in `0.0..1.0`.
     #[must_use]
     pub fn pick(&self, drawn: f64) -> Kind {
         let total = self.read + self.update + self.insert + self.delete + self.scan;

@@ -1,16 +1,15 @@
 //! The population: the keys that exist, as far as the load knows.
 //!
-//! Keys are numbered in the order of insertion. Operations choose among the keys below the *settled* mark,
-//! below which every insert was answered, so that a read does not overtake the insert of its document. A key
-//! whose insert failed settles too; reads of it find nothing, as those of a real client that remembers the
-//! key.
+//! Keys are numbered in the order of insertion. Operations choose among the keys `0..settled`, the longest such range
+//! in which every insert was answered, so that a read does not overtake the insert of its document. A key whose
+//! insert failed settles too; reads of it find nothing, as those of a real client that remembers the key.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Maximum number of deleted keys that are remembered for reinsertion.
+/// Limit of the number of deleted keys that are remembered for reinsertion.
 const REUSABLE_MAX: usize = 4096;
 
-/// The keys that were assigned, settled and deleted.
+/// The keys of a load: which were assigned to inserts, had their insert answered, or had their document deleted.
 #[derive(Debug)]
 pub struct Population {
     next: u64,
@@ -21,7 +20,7 @@ pub struct Population {
 }
 
 impl Population {
-    /// Returns a population in which the keys `0..initial` exist.
+    /// Returns a population in which the keys `0..initial` exist and no others.
     #[must_use]
     pub fn new(initial: u64) -> Self {
         Self {
@@ -33,31 +32,32 @@ impl Population {
         }
     }
 
-    /// Returns the number of keys from which operations may choose: `0..settled`.
+    /// Returns the number of keys from which operations may choose: every insert of the keys `0..settled` was
+    /// answered.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// Returns the number of keys that were assigned.
+    /// Returns the number of keys that exist or were assigned to an insert; the next new key has this number.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Assigns a key that was never used, for an insert.
+    /// Assigns a key that was never used to a new insert, and returns it.
     pub fn assign(&mut self) -> u64 {
         let key = self.next;
         self.next += 1;
         key
     }
 
-    /// Returns a key whose document was deleted, for an insert; `None` if there is none.
+    /// Removes and returns a key whose document was deleted, for a new insert; `None` if there is none.
     pub fn take_deleted(&mut self) -> Option<u64> {
         self.reusable.pop_front()
     }
 
-    /// Records that an insert was answered; `present` is true if its document may exist.
+    /// Records that the insert of `key` was answered or timed out; `present` is true if its document may exist.
     pub fn insert_answered(&mut self, key: u64, present: bool) {
         if present {
             self.set_gone(key, false);
@@ -70,7 +70,7 @@ impl Population {
         }
     }
 
-    /// Records that a delete was acknowledged.
+    /// Records that a delete of the document under `key` was acknowledged.
     pub fn deleted(&mut self, key: u64) {
         self.set_gone(key, true);
         if self.reusable.len() < REUSABLE_MAX {
@@ -78,7 +78,7 @@ impl Population {
         }
     }
 
-    /// Returns true if the key's document is known to be deleted.
+    /// Returns true if the document under `key` is known to be deleted.
     #[must_use]
     pub fn is_gone(&self, key: u64) -> bool {
         self.gone.get((key / 64) as usize).is_some_and(|word| word >> (key % 64) & 1 == 1)

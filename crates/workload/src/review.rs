@@ -9,68 +9,68 @@ use serde::{Deserialize, Serialize};
 
 use crate::scatter::{Stream, mix_pair, unit};
 
-/// One review. Field names in a database are those of the data set, in camel case.
+/// One review, the document of a load. Field names in a database are those of the data set, in camel case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Review {
-    /// The id of the product, `B` and nine digits: the old shard key.
+    /// Id of the product, `B` and nine digits; the old shard key.
     #[serde(rename = "productID")]
     pub product_id: String,
-    /// The product's name.
+    /// Name of the product.
     pub title: String,
-    /// The price in dollars, a multiple of 0.01; it follows from the `seq` of the write that set it.
+    /// Price in dollars, a multiple of 0.01; it follows from the `seq` of the write that set it.
     pub price: f64,
-    /// The id of the author, `A` and nine digits: the new shard key.
+    /// Id of the author, `A` and nine digits; the new shard key.
     #[serde(rename = "userID")]
     pub user_id: String,
-    /// The author's name.
+    /// Name of the author.
     pub profile_name: String,
     /// Number of readers that found the review helpful, of all that voted, as in `3/5`.
     pub helpfulness: String,
-    /// The rating, one to five.
+    /// Rating, a whole number from 1 to 5.
     pub score: f64,
-    /// Time of writing, in seconds since 1970.
+    /// Time of writing, in seconds since 1970 UTC.
     pub time: i64,
-    /// The headline of the review.
+    /// Headline of the review.
     pub summary: String,
-    /// The body of the review; its length gives the document the requested size.
+    /// Body of the review; its length gives the document the requested size.
     pub text: String,
 }
 
-/// Parameters of the generator.
+/// Parameters of the generator of reviews.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Reviews {
-    /// The seed of all content.
+    /// Seed from which all content of the reviews follows.
     pub seed: u64,
     /// Size of a stored document in bytes, including field names. Accurate to eight bytes, from
     /// [`Reviews::SIZE_BYTES_MIN`] on.
     pub size_bytes: u32,
-    /// Number of products.
+    /// Number of different products, 1 to 999,999,999.
     pub products: u64,
-    /// Number of authors.
+    /// Number of different authors, 1 to 999,999,999.
     pub users: u64,
     /// Share of reviews whose author follows from the product, in reverse order; 0 to 1.
     pub correlation: f64,
 }
 
-/// The reason why parameters were refused.
+/// The reason why parameters of the generator are invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ReviewsError {
-    /// The size is out of range.
+    /// This document size in bytes is not between [`Reviews::SIZE_BYTES_MIN`] and [`Reviews::SIZE_BYTES_MAX`].
     #[error("a document of {0} bytes cannot be made; use {min} to {max}",
         min = Reviews::SIZE_BYTES_MIN, max = Reviews::SIZE_BYTES_MAX)]
     Size(u32),
-    /// The number of products or of authors is zero, or greater than nine digits can represent.
+    /// This number of products or of authors is zero, or greater than nine digits can represent.
     #[error("the number of products and of users must lie between 1 and 999999999, not {0}")]
     Cardinality(u64),
-    /// The correlation is out of range.
+    /// This correlation is not between 0 and 1.
     #[error("the correlation {0} does not lie between 0 and 1")]
     Correlation(f64),
 }
 
-/// Bytes of a document other than its texts: field names, types, lengths, numbers, `_id`, `seq` and the
-/// counter, in a binary format like BSON. It is the mean for the longest form of `_id`, a text of 19 bytes,
-/// and the shortest, an integer: both differ from it by eight bytes.
+/// Bytes of a stored document other than its texts: field names, types, lengths, numbers, `_id`, `seq` and the
+/// counter, in a binary format like BSON. It is the mean for the longest form of `_id`, a text of 19 bytes, and the
+/// shortest, an integer: both differ from it by eight bytes.
 const FIXED_BYTES: usize = 216;
 const FIRST_TIME_S: i64 = 1_104_537_600;
 const SECONDS_OF_TEN_YEARS: u64 = 315_360_000;
@@ -82,12 +82,12 @@ impl Default for Reviews {
 }
 
 impl Reviews {
-    /// Smallest size that may be requested, in bytes.
+    /// Smallest document size that may be requested, in bytes.
     pub const SIZE_BYTES_MIN: u32 = 400;
-    /// Largest size that may be requested, in bytes; it leaves room below MongoDB's 16 MiB.
+    /// Largest document size that may be requested, in bytes; it leaves room below MongoDB's 16 MiB.
     pub const SIZE_BYTES_MAX: u32 = 16_000_000;
 
-    /// Checks the parameters.
+    /// Checks that each parameter is in its range.
     ///
     /// # Errors
     /// Returns an error that names the parameter out of range.
@@ -106,14 +106,14 @@ impl Reviews {
         Ok(())
     }
 
-    /// Returns the `productID` and the `userID` of the review under a key, without generating the rest.
+    /// Returns the `productID` and the `userID` of the review under `key`, without generating the rest.
     #[must_use]
     pub fn shard_keys(&self, key: u64) -> (String, String) {
         let (product, user) = self.pair(&mut Stream::new(self.seed, key));
         (product_id(product), user_id(user))
     }
 
-    /// Returns the review under a key, with the price of the write `seq`.
+    /// Returns the review under the key number `key`, with the price that the write `seq` sets.
     #[must_use]
     pub fn review(&self, key: u64, seq: u64) -> Review {
         let mut stream = Stream::new(self.seed, key);
@@ -141,13 +141,13 @@ impl Reviews {
         review
     }
 
-    /// Returns the price that the write `seq` sets, in dollars.
+    /// Returns the price that the write with the number `seq` sets, in dollars.
     #[must_use]
     pub fn price(&self, seq: u64) -> f64 {
         (mix_pair(self.seed ^ 3, seq) % 49_900 + 100) as f64 / 100.0
     }
 
-    /// Returns the numbers of the product and of the author, from the stream's first three values.
+    /// Returns the numbers of a review's product and author, drawn from the first three values of its stream.
     fn pair(&self, stream: &mut Stream) -> (u64, u64) {
         let product = stream.below(self.products);
         let (coin, independent) = (unit(stream.next_bits()), stream.below(self.users));
@@ -167,7 +167,7 @@ fn user_id(number: u64) -> String {
     format!("A{number:09}")
 }
 
-/// Returns words of the vocabulary, cut at a random length of `min..=max` bytes.
+/// Returns words of the vocabulary separated by spaces, cut at a random length of `min..=max` bytes.
 fn words(stream: &mut Stream, min: usize, max: usize) -> String {
     let len = min + stream.below((max - min + 1) as u64) as usize;
     let mut text = String::with_capacity(len + 16);

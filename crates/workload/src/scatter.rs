@@ -5,8 +5,8 @@
 //! applied repeatedly until the value is in the range ("cycle walking"). So it needs no table, and at most
 //! four steps are expected for each `n`.
 
-/// Mixes 64 bits so that each input bit changes about half of the output bits. It is a bijection (the
-/// finaliser of SplitMix64).
+/// Returns a mixture of the 64 bits of `value`, in which each input bit changes about half of the output bits. The
+/// function is a bijection (the finaliser of SplitMix64).
 #[must_use]
 pub fn mix64(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -15,7 +15,7 @@ pub fn mix64(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns the value from which [`mix64`] makes `mixed`.
+/// Returns the value from which [`mix64`] makes `mixed`: the inverse function.
 #[must_use]
 pub fn unmix64(mixed: u64) -> u64 {
     // The steps are undone in reverse order; the factors are the inverses modulo 2^64.
@@ -27,46 +27,47 @@ pub fn unmix64(mixed: u64) -> u64 {
     z.wrapping_sub(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Mixes a pair of values; the order of the two matters.
+/// Returns a mixture of two values; their order matters.
 #[must_use]
 pub fn mix_pair(first: u64, second: u64) -> u64 {
     mix64(mix64(first) ^ second)
 }
 
-/// Converts 53 of the given bits to a value in `0.0..1.0`.
+/// Converts the highest 53 of the given bits to a value in `0.0..1.0`.
 #[must_use]
 pub fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A cheap deterministic stream of 64-bit values, for filling documents.
+/// A cheap deterministic stream of 64-bit values, from which documents are generated.
 #[derive(Debug, Clone)]
 pub struct Stream {
     state: u64,
 }
 
 impl Stream {
-    /// Returns the stream that a pair of numbers determines.
+    /// Returns the stream that the numbers `first` and `second` determine.
     #[must_use]
     pub fn new(first: u64, second: u64) -> Self {
         Self { state: mix_pair(first, second) }
     }
 
-    /// Returns the next value.
+    /// Returns the next value of the stream.
     pub fn next_bits(&mut self) -> u64 {
         let value = mix64(self.state);
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         value
     }
 
-    /// Returns the next value below `bound` (which must not be 0), biased by less than `bound / 2^64`.
+    /// Returns a number below `bound` (which must not be 0) made of the next value, biased by less than `bound /
+    /// 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a value below zero was asked for");
         ((u128::from(self.next_bits()) * u128::from(bound)) >> 64) as u64
     }
 }
 
-/// A fixed permutation of `0..len`.
+/// A fixed pseudo-random permutation of `0..len`.
 #[derive(Debug, Clone)]
 pub struct Permutation {
     len: u64,
@@ -84,19 +85,19 @@ impl Permutation {
         Self { len, half_bits: bits.div_ceil(2).max(1), seed }
     }
 
-    /// Returns the number of permuted values.
+    /// Returns the number of permuted values, `len` of [`Permutation::new`].
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns true if there are no values.
+    /// Returns true if the permutation has no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the image of `index`.
+    /// Returns the value to which the permutation maps `index`.
     ///
     /// # Panics
     /// Panics if `index` is not below `len`, which is a bug of the caller.

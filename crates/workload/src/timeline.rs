@@ -13,19 +13,19 @@ use crate::mix::Kind;
 /// Width of one interval of the time line, in milliseconds.
 pub const SLOT_MS: u64 = 100;
 const SLOT_NS: u64 = SLOT_MS * 1_000_000;
-/// Maximum number of intervals: one day. A longer run still counts its totals, but has no further intervals.
+/// Limit of the number of intervals: one day. A longer run still counts its totals, but has no further intervals.
 pub const SLOTS_MAX: usize = 864_000;
-/// Upper bound of recorded latencies, in microseconds (10 minutes); greater ones count as this.
+/// Upper bound of recorded latencies, in µs (10 minutes); longer ones are recorded as this.
 const LATENCY_US_MAX: u64 = 600_000_000;
 
 /// Number of operations by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Operations that were acknowledged.
+    /// Number of operations that were acknowledged.
     pub ok: u64,
-    /// Operations that were answered: there is no such document.
+    /// Number of operations to which the database answered that there is no such document.
     pub not_found: u64,
-    /// Operations that failed, whether certainly not applied or perhaps applied.
+    /// Number of operations that failed, whether certainly not applied or perhaps applied.
     pub failed: u64,
 }
 
@@ -38,15 +38,15 @@ impl Tally {
         }
     }
 
-    /// Returns the number of all operations.
+    /// Returns the number of operations of all outcomes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.ok + self.not_found + self.failed
     }
 }
 
-/// Latencies from the intended start, in microseconds, including failed operations; 0 if there were no
-/// operations.
+/// Percentiles of latencies or delays, in µs; a latency counts from when the operation was due and includes failed
+/// operations. All are 0 if there were no operations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
     /// Median, in µs.
@@ -61,39 +61,39 @@ pub struct Latency {
     pub max_us: u64,
 }
 
-/// The reads or the writes of one interval.
+/// Measurements of the reads, or of the writes, that ended in one interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Number of operations by outcome.
+    /// Number of these operations by outcome.
     #[serde(flatten)]
     pub tally: Tally,
-    /// Median latency, in µs.
+    /// Median latency from when the operations were due, in µs; 0 if there were none.
     pub p50_us: u64,
-    /// 99th percentile of latency, in µs.
+    /// 99th percentile of the latency, in µs; 0 if there were no operations.
     pub p99_us: u64,
-    /// Maximum latency, in µs.
+    /// Maximum latency, in µs; 0 if there were no operations.
     pub max_us: u64,
 }
 
 /// One interval of the time line, [`SLOT_MS`] long.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// Begin of the interval, in milliseconds since the start of the run.
+    /// Begin of the interval, in ms since the start of the run.
     pub at_ms: u64,
-    /// The reads that ended in the interval.
+    /// Reads and scans that ended in the interval.
     pub reads: Part,
-    /// The writes that ended in the interval.
+    /// Inserts, updates and deletes that ended in the interval.
     pub writes: Part,
-    /// Operations that were due and not sent, because too many were in flight.
+    /// Number of operations that were due in the interval and not sent, because too many were in flight.
     pub dropped: u64,
 }
 
-/// The longest time without an answer of the database other than a failure.
+/// The longest time without a successful or "not found" answer of the database.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
-    /// Begin of the silence, in milliseconds since the start of the run.
+    /// Begin of the silence, in ms since the start of the run.
     pub from_ms: u64,
-    /// Duration of the silence, in microseconds.
+    /// Duration of the silence, in µs.
     pub lasted_us: u64,
 }
 
@@ -123,7 +123,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 impl Latency {
-    /// Returns the percentiles of a histogram of latencies in microseconds.
+    /// Returns the percentiles of `histogram`, whose values are in µs.
     #[must_use]
     pub fn of(histogram: &Histogram<u64>) -> Self {
         if histogram.is_empty() {
@@ -140,7 +140,7 @@ impl Latency {
     }
 }
 
-/// The reads or the writes, over the whole run and in the current interval.
+/// Measurements of the reads, or of the writes, over the whole run and in the current interval.
 #[derive(Debug)]
 struct Side {
     tally: Tally,
@@ -180,7 +180,7 @@ impl Side {
     }
 }
 
-/// Collects measurements during a run.
+/// Collects the measurements of a load during its run.
 #[derive(Debug)]
 pub struct Timeline {
     kinds: [(Tally, Histogram<u64>); Kind::ALL.len()],
@@ -192,15 +192,15 @@ pub struct Timeline {
     dropped: u64,
 }
 
-/// One kind of operation over the whole run.
+/// Measurements of one kind of operation over a whole run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindReport {
-    /// The kind of operation.
+    /// Kind of the measured operations.
     pub kind: Kind,
-    /// Number of operations by outcome.
+    /// Number of these operations by outcome.
     #[serde(flatten)]
     pub tally: Tally,
-    /// Latencies of the operations.
+    /// Latencies of these operations from when they were due, including those that failed.
     pub latency: Latency,
 }
 
@@ -225,8 +225,8 @@ impl Timeline {
         }
     }
 
-    /// Counts an operation that was due at `intended_ns` and ended at `end_ns`, both in ns since the start of
-    /// the run.
+    /// Counts an operation that was due at `intended_ns` and ended with `fate` at `end_ns`, both in ns since the
+    /// start of the run.
     pub fn ended(&mut self, kind: Kind, fate: Fate, intended_ns: u64, end_ns: u64) {
         self.advance(end_ns);
         let latency_us = (end_ns.saturating_sub(intended_ns) / 1000).max(1);
@@ -237,14 +237,14 @@ impl Timeline {
         side.count(fate, end_ns, latency_us);
     }
 
-    /// Counts an operation that was due at `at_ns` and was not sent.
+    /// Counts an operation that was due at `at_ns`, in ns since the start of the run, and was not sent.
     pub fn dropped(&mut self, at_ns: u64) {
         self.advance(at_ns);
         self.dropped += 1;
         self.slot_dropped += 1;
     }
 
-    /// Finishes the intervals that end at or before `now_ns`.
+    /// Finishes the intervals that end at or before `now_ns`, in ns since the start of the run.
     pub fn advance(&mut self, now_ns: u64) {
         // After the last interval, the rest of the run is collected in one that is never finished.
         while self.slots.len() < SLOTS_MAX && (self.slot_index + 1) * SLOT_NS <= now_ns {
@@ -259,8 +259,8 @@ impl Timeline {
         }
     }
 
-    /// Ends the measurement at `now_ns`: finishes the last interval, and counts a silence that lasts until
-    /// now.
+    /// Ends the measurement at `now_ns`, in ns since the start of the run: finishes the last interval, and counts a
+    /// silence that lasts until then.
     pub fn finish(&mut self, now_ns: u64) {
         self.advance(now_ns.next_multiple_of(SLOT_NS));
         for side in [&mut self.reads, &mut self.writes] {
@@ -270,37 +270,38 @@ impl Timeline {
         }
     }
 
-    /// Returns the finished intervals.
+    /// Returns the finished intervals in order of time.
     #[must_use]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// Returns the number of reads of the run, by outcome.
+    /// Returns the number of reads and scans that have ended, by outcome.
     #[must_use]
     pub fn reads(&self) -> Tally {
         self.reads.tally
     }
 
-    /// Returns the number of writes of the run, by outcome.
+    /// Returns the number of inserts, updates and deletes that have ended, by outcome.
     #[must_use]
     pub fn writes(&self) -> Tally {
         self.writes.tally
     }
 
-    /// Returns the number of operations that were due and not sent.
+    /// Returns the number of operations of the run that were due and not sent.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.dropped
     }
 
-    /// Returns the longest silence of reads and that of writes so far.
+    /// Returns the longest silence so far of reads and scans, and that of writes; one that still lasts is not
+    /// included.
     #[must_use]
     pub fn silences(&self) -> (Silence, Silence) {
         (self.reads.quiet.silence(), self.writes.quiet.silence())
     }
 
-    /// Returns the measurements of each kind that occurred.
+    /// Returns the measurements of each kind of operation that occurred.
     #[must_use]
     pub fn kinds(&self) -> Vec<KindReport> {
         Kind::ALL
@@ -311,7 +312,7 @@ impl Timeline {
             .collect()
     }
 
-    /// Returns the latencies of all reads and those of all writes.
+    /// Returns the latencies of all reads and scans, and those of all writes.
     #[must_use]
     pub fn latencies(&self) -> (Latency, Latency) {
         let (mut reads, mut writes) = (histogram(), histogram());

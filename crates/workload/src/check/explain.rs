@@ -1,10 +1,11 @@
 //! Decides for one key whether its operations can have led to its content, and otherwise names the fault.
 //!
-//! Once the possible begins of the last life are known (`turns`), the updates need no search. If the content
-//! is from update `u`, all other updates of that life came before it, so none that was acknowledged may have
-//! been sent after `u` was answered. The counter `n` is then at least the number of acknowledged updates that
-//! cannot belong to an earlier life, and at most the number of all that can belong to this one. Each value in
-//! between is possible, since every other update can be assigned independently.
+//! A document's *life* lasts from an insert to a delete (see `turns`). Once the possible begins of the last life are
+//! known, the updates need no search. If the content is from update `u`, all other updates of that life came before
+//! it, so none that was acknowledged may have been sent after `u` was answered. The counter `n` is then at least the
+//! number of acknowledged updates that cannot belong to an earlier life, and at most the number of all updates that
+//! can belong to the last one. Each value in between is possible, since every other update can be assigned
+//! independently.
 
 use std::ops::RangeInclusive;
 
@@ -15,10 +16,10 @@ use crate::mix::Kind;
 
 /// The times of the updates of one key, in ns since the start of the run, sorted for counting.
 struct Updates {
-    /// Times at which acknowledged updates were sent; and, below, at which they were answered.
+    /// Times at which the acknowledged updates were sent; `ends` has the times at which they were answered.
     starts: Vec<u64>,
     ends: Vec<u64>,
-    /// Times at which updates without a definite answer were sent.
+    /// Times at which the updates without a definite answer were sent.
     unknown_starts: Vec<u64>,
 }
 
@@ -37,13 +38,14 @@ impl Updates {
         }
     }
 
-    /// Returns the number of acknowledged updates that must have happened in the life with this begin.
+    /// Returns the number of acknowledged updates that must have happened in the last life if that began with
+    /// `birth`.
     fn updates_required(&self, birth: &Birth) -> u64 {
         let earlier = self.starts.partition_point(|start| Some(*start) <= birth.covered);
         (self.starts.len() - earlier) as u64
     }
 
-    /// Returns the number of acknowledged updates that can have happened in the life with this begin.
+    /// Returns the number of acknowledged updates that can have happened in the last life if that began with `birth`.
     fn updates_possible(&self, birth: &Birth) -> u64 {
         (self.ends.len() - self.ends.partition_point(|end| *end < birth.at)) as u64
     }
@@ -53,18 +55,18 @@ impl Updates {
     }
 }
 
-/// The write that left the content that was found.
+/// The write that left the final content of a key.
 enum Author {
-    /// The insert, or the preload.
+    /// The insert that began the last life, or the preload.
     Insert,
-    /// An acknowledged update, with the times at which it was sent and answered.
+    /// An acknowledged update, with the times at which it was sent and answered, in ns since the start of the run.
     Acked { start: u64, end: u64 },
-    /// An update without a definite answer.
+    /// An update without a definite answer, which may have been applied at any time after it was sent.
     Unknown,
 }
 
-/// Returns the possible values of the counter if the last life began with `birth` and ended with this author;
-/// `None` if that is impossible.
+/// Returns the possible values of the document's update counter `n` if the last life began with `birth`, and the
+/// write `seq`, of the kind `author`, left the content; `None` if that is impossible.
 fn counters(
     birth: &Birth,
     seq: u64,
@@ -88,9 +90,10 @@ fn counters(
     }
 }
 
-/// Accepts the content of a key (`seq` and `n` of its document), or returns the fault.
+/// Decides whether the operations `ops` of a key allow its final content `found`, or returns the fault. `found` has
+/// `seq` and `n` of the document; `None` is an absent document.
 ///
-/// `initial` is the `seq` of the document that existed before the first operation.
+/// `initial` is the `seq` of the document that existed before the first operation; `None` if there was none.
 pub(super) fn explain(
     initial: Option<u64>,
     ops: &[Op],

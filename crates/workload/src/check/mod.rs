@@ -1,10 +1,10 @@
 //! The check: do the acknowledgements of a database allow its content?
 //!
-//! Keys are independent of each other, so each is decided alone (`explain`). The content is accepted exactly
-//! if there is an order of the key's operations that contradicts neither the acknowledgements nor the clock,
-//! and that ends in this content. Operations that overlapped may have happened in either order. An operation
-//! that failed without a definite answer may have happened at any time after it was sent, even long after it
-//! timed out, or never. Content that no order explains is reported with the fault that must have caused it.
+//! Keys are independent of each other, so each is decided alone (`explain`). The content is accepted exactly if there
+//! is an order of the key's operations that contradicts neither the acknowledgements nor the clock, and that ends in
+//! this content. Operations that overlapped may have happened in either order. An operation that failed without a
+//! definite answer may have happened at any time after it was sent, even long after it timed out, or never. Content
+//! that no order explains is reported with the fault that must have caused it.
 
 mod explain;
 mod registers;
@@ -20,20 +20,20 @@ use explain::explain;
 use registers::Register;
 use verdict::Tracker;
 
-/// One document of the final content.
+/// One document of the database's final content, as the check needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// The number of the document's key.
+    /// Number of the document's key.
     pub key: u64,
-    /// The number of the write that left the document, from its field `seq`.
+    /// Number of the write that left the document, from its field `seq`.
     pub seq: u64,
-    /// The number of updates that were applied to the document, from its field `n`.
+    /// Number of updates that were applied to the document, from its field `n`.
     pub n: u64,
-    /// True if the other fields are those that follow from `key` and `seq`.
+    /// True if the other fields of the document are those that follow from `key` and `seq`.
     pub intact: bool,
 }
 
-/// The content of one key, in compact form: there may be hundreds of millions.
+/// Final content of one key, in compact form, because there may be hundreds of millions of keys.
 #[derive(Debug, Clone, Copy, Default)]
 struct Content {
     seq: u64,
@@ -42,11 +42,11 @@ struct Content {
     intact: bool,
 }
 
-/// Compares a history with the final content, whose documents are passed one by one, in any order.
+/// Checks a history against the final content of the database, whose documents are passed one by one, in any order.
 #[derive(Debug)]
 pub struct Checker {
     header: Header,
-    /// The operations, sorted by key, then by start.
+    /// Operations of the history, sorted by key, then by the time at which they were sent.
     ops: Vec<Op>,
     recorded: u64,
     content: Vec<Content>,
@@ -55,7 +55,8 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Prepares the check of a history. Takes 16 bytes of memory for each key that was ever used.
+    /// Prepares the check of `history`. Besides the history, this takes 16 bytes of memory for each key that was ever
+    /// used.
     #[must_use]
     pub fn new(history: History) -> Self {
         let History { header, mut ops, recorded } = history;
@@ -73,13 +74,13 @@ impl Checker {
         }
     }
 
-    /// Returns the header of the history.
+    /// Returns the header of the history that is checked.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Passes one document of the final content.
+    /// Adds one document of the final content to the check.
     pub fn add_document(&mut self, found: Found) {
         let Some(content) = self.content.get_mut(found.key as usize) else {
             let id = self.header.id_form.name(found.key);
@@ -96,13 +97,14 @@ impl Checker {
         }
     }
 
-    /// Passes a document that cannot be from this load: its `_id` is not that of a key, or it lacks fields.
+    /// Adds a document that cannot be from this load, because its `_id` is not that of a key or it lacks fields. It
+    /// is counted as an anomaly with the reason `why`.
     pub fn add_foreign_document(&mut self, id: &str, why: &str) {
         self.documents += 1;
         self.tracker.stranger(id, why);
     }
 
-    /// Decides every key, and returns the verdict.
+    /// Checks every key, and returns the verdict on the whole content.
     #[must_use]
     pub fn finish(mut self) -> Verdict {
         let mut rest = self.ops.as_slice();
@@ -151,8 +153,8 @@ impl Checker {
     }
 }
 
-/// Checks the reads of a key, and returns the first fault. If reads need not be current, a read of replaced
-/// content is counted, but is not a fault.
+/// Checks the reads among the operations `ops` of one key, and returns the first fault. A read of replaced content is
+/// counted in `counts`; unless `are_current` is true, it is not a fault.
 fn judge_reads(
     register: &Register,
     ops: &[Op],
@@ -181,8 +183,8 @@ fn judge_reads(
     judged
 }
 
-/// Splits off the operations of `key`. Keys that no insert ever used come last and are ignored: their
-/// operations can only have found nothing.
+/// Removes the operations of `key` from the front of `rest` and returns them. Keys that no insert ever used come last
+/// and are ignored: their operations can only have found nothing.
 fn take_key<'a>(rest: &mut &'a [Op], key: u64) -> &'a [Op] {
     let end = rest.iter().position(|op| op.key != key).unwrap_or(rest.len());
     let (ops, later) = rest.split_at(end);
@@ -199,8 +201,8 @@ fn untouched(initial: Option<u64>, content: Content) -> bool {
     }
 }
 
-/// Judges the final content. `allows` checks a document with this `seq` and this number of updates, or its
-/// absence.
+/// Checks the final content of one key. `allows` decides on a single intact document, given its `seq` and number of
+/// updates, or on its absence (`None`).
 fn judge(
     content: Content,
     allows: impl Fn(Option<(u64, u64)>) -> Result<(), (Wrong, String)>,

@@ -1,13 +1,12 @@
 //! The check of registers: keys under which each write replaces all content.
 //!
-//! A write's timestamp is taken between its start and its end, even if it timed out, and of two writes the
-//! one with the later timestamp wins. So a write is certainly *replaced* once an acknowledged write has ended
-//! that started after the first had ended. An observation, which is a read or the final content, is allowed
-//! if it shows a write that started before the observation ended and that was not certainly replaced before
-//! the observation began.
+//! A write's timestamp is taken between its start and its end, even if it timed out, and of two writes the one with
+//! the later timestamp wins. So a write is certainly *replaced* once an acknowledged write has ended that started
+//! after the first had ended. An observation, which is a read or the final content, is allowed if it shows a write
+//! that started before the observation ended and that was not certainly replaced before the observation began.
 //!
-//! Without timestamps, a write that timed out may be applied at any time after its start: it is never
-//! certainly replaced.
+//! Without timestamps, a write that timed out may be applied at any time after its start: it is never certainly
+//! replaced.
 
 use std::collections::HashMap;
 
@@ -15,12 +14,12 @@ use super::verdict::Wrong;
 use crate::history::{Fate, Model, Op};
 use crate::mix::Kind;
 
-/// A write, or the state before the first write.
+/// A write of one key, or the state of the key before its first write.
 #[derive(Debug, Clone, Copy)]
 struct Write {
     start_ns: u64,
-    /// Time from which on the write is certainly replaced, in ns since the start of the run; the maximum
-    /// value: never.
+    /// Time from which on the write is certainly replaced by a later one, in ns since the start of the run;
+    /// `u64::MAX` if it never is.
     replaced_ns: u64,
     deletes: bool,
 }
@@ -28,21 +27,22 @@ struct Write {
 /// The writes of one key, prepared for checks of observations.
 #[derive(Debug)]
 pub(super) struct Register {
-    /// The writes, sorted by start.
+    /// The writes of the key, sorted by the time at which they were sent.
     writes: Vec<Write>,
-    /// The index in `writes` of the write with each number.
+    /// Index in `writes` of each write that is not a delete, by its number `seq`.
     by_seq: HashMap<u64, usize>,
-    /// For each index in `writes`, the latest time until which an absent document is allowed by the deletes
-    /// up to that index, in ns since the start of the run.
+    /// For each index in `writes`, the latest time at which an absent document is allowed by the deletes up to that
+    /// index, in ns since the start of the run.
     absent_until_ns: Vec<u64>,
 }
 
-/// The kind of fault of an observation, and its reason.
+/// Fault of an observation: its kind, and the reason as text.
 pub(super) type Fault = (Wrong, String);
 
 impl Register {
-    /// Prepares the writes of a key's operations. `initial` is the number of the document that existed
-    /// before; `model` decides for how long a write that timed out may still be applied.
+    /// Prepares the writes among the operations `ops` of one key. `initial` is the `seq` of the document that existed
+    /// before them, `None` if there was none; `model` decides for how long a write that timed out may still be
+    /// applied.
     pub(super) fn new(model: Model, initial: Option<u64>, ops: &[Op]) -> Self {
         // The initial document has its own `seq`, and was written before all operations.
         let mut timed = vec![(0, 0, initial, initial.is_none())];
@@ -86,7 +86,8 @@ impl Register {
         register
     }
 
-    /// Checks an observation between `from_ns` and `to_ns` that saw the write with number `seen`, or nothing.
+    /// Checks an observation that began at `from_ns` and ended at `to_ns`, in ns since the start of the run. `seen`
+    /// is the `seq` of the write that it saw; `None` if it saw no document.
     pub(super) fn check_observation(
         &self,
         seen: Option<u64>,

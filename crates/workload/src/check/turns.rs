@@ -1,59 +1,61 @@
 //! Turns: the inserts and deletes of one key, and the lives that they may give its document.
 //!
 //! A document's *life* begins with an insert (or before the load) and ends with a delete. Only the last life
-//! determines the final content. So the search needs every possible begin of a last life: its time, and the
-//! time up to which updates can have happened in earlier lives instead ([`Birth`]).
+//! determines the final content. So the search needs every possible begin of a last life: its time, and the time up
+//! to which updates can have happened in earlier lives instead ([`Birth`]).
 //!
-//! The search is that of linearisability checkers ("just in time": Wing and Gong 1993, Lowe 2017): an
-//! operation is placed in the order no earlier than the answer to some operation forces one to be placed,
-//! which loses no outcome. Between answers only a small set of configurations must be remembered, and a
-//! configuration that another one dominates is dropped. Updates are not part of the search: an update needs a
-//! time between its start and its end at which the document exists, and `covered`, the last such time,
-//! decides that for all of them at once.
+//! The search is that of linearisability checkers ("just in time": Wing and Gong 1993, Lowe 2017): an operation is
+//! placed in the order no earlier than the answer to some operation forces one to be placed, which loses no outcome.
+//! Between answers only a small set of configurations must be remembered, and a configuration that another one
+//! dominates is dropped. Updates are not part of the search: an update needs a time between its start and its end at
+//! which the document exists, and `covered`, the last such time, decides that for all of them at once.
 
 use crate::history::{Fate, Op};
 use crate::mix::Kind;
 
-/// Maximum number of acknowledged turns of one key that may be in flight together.
+/// Limit of the number of acknowledged turns of one key that are in flight at the same time; beyond it the key is
+/// undecided.
 const SLOTS_MAX: usize = 64;
-/// Maximum number of configurations that are visited for one key before the search is given up.
+/// Limit of the number of configurations that are visited for one key; beyond it the key is undecided.
 const VISITS_MAX: u64 = 4_000_000;
 
-/// A possible begin of the last life.
+/// A possible begin of the last life of a key's document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Birth {
-    /// Time of the begin, in ns since the start of the run; all operations that were answered before it
-    /// happened in earlier lives. 0: before all operations.
+    /// Time of the begin, in ns since the start of the run; 0 if the life began before all operations. All operations
+    /// that were answered before this time happened in earlier lives.
     pub at: u64,
-    /// Updates that were sent up to this time can have happened in an earlier life; `None`: no updates can.
+    /// Time up to which updates that were sent can have happened in an earlier life, in ns since the start of the
+    /// run; `None` if no update can have happened in one.
     pub covered: Option<u64>,
-    /// The `seq` of the insert; `None` if it is any of the inserts without a definite answer.
+    /// The `seq` of the insert that began the life; `None` if it is any of the inserts without a definite answer.
     pub seq: Option<u64>,
 }
 
-/// All possible results of a key's turns.
+/// All states in which the turns of a key can leave its document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Lives {
-    /// The possible begins of the last life, if the document exists at the end.
+    /// Possible begins of the last life, if the document exists at the end.
     pub births: Vec<Birth>,
     /// True if the document can be absent at the end.
     pub absent: bool,
 }
 
-/// The error of a search that exceeded its limits.
+/// Error: the search exceeded [`SLOTS_MAX`] or [`VISITS_MAX`], so that the key is undecided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SearchLimitExceeded;
 
-/// A configuration of the search: the turns placed so far, and their result.
+/// A configuration of the search: which turns were placed in the order so far, and the state in which they leave the
+/// document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Config {
     alive: bool,
-    /// The acknowledged turns in flight that were placed already, one bit for each slot.
+    /// Acknowledged turns in flight that were placed already, one bit for each slot.
     placed: u64,
-    /// Numbers of inserts and of deletes without a definite answer that were placed.
+    /// Numbers of inserts and, in `deletes_used`, of deletes without a definite answer that were placed.
     inserts_used: u32,
     deletes_used: u32,
-    /// The last time at which the document existed.
+    /// Last time at which the document existed, in ns since the start of the run; `None` if it never did.
     covered: Option<u64>,
 }
 
@@ -67,7 +69,8 @@ impl Config {
     }
 }
 
-/// Adds a configuration unless another one dominates it. Returns true if it was added.
+/// Adds the configuration `new` to `configs` unless another one dominates it, and removes those that it dominates.
+/// Returns true if it was added.
 fn add(configs: &mut Vec<Config>, new: Config) -> bool {
     if configs.iter().any(|known| known.dominates(&new)) {
         return false;
@@ -85,7 +88,7 @@ enum Event {
     UpdateAnswered { start: u64 },
 }
 
-/// A step of the search: the turn that was placed.
+/// A step of the search: the turn that is placed next in the order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Slot(usize),
@@ -95,23 +98,26 @@ enum Step {
 
 struct Search<'a> {
     ops: &'a [Op],
-    /// The index of the operation in each slot: an acknowledged turn between its start and its answer.
+    /// Index in `ops` of the operation in each slot, an acknowledged turn between its start and its answer; `None`
+    /// for a free slot.
     slots: [Option<usize>; SLOTS_MAX],
     inserts_open: u32,
     deletes_open: u32,
-    /// The `seq` of an insert without a definite answer whose content was found: it can only be the last
-    /// turn.
+    /// The `seq` of an insert without a definite answer whose content was found at the end: this insert can only be
+    /// the last turn.
     reserved: Option<u64>,
     reserved_open: bool,
-    /// Time at which the last acknowledged turn was sent: no last life begins before it.
+    /// Time at which the last acknowledged turn was sent, in ns since the start of the run: no last life begins
+    /// before it.
     last_start: u64,
     configs: Vec<Config>,
     lives: Lives,
     visits: u64,
 }
 
-/// Returns all possible results of the turns. `ops` are the operations of one key; `reserved` is the `seq` of
-/// the insert whose own content was found, if that insert had no definite answer.
+/// Returns all states in which the turns among the operations `ops` of one key can leave its document. `initial` is
+/// the `seq` of the document that existed before, if any; `reserved` is the `seq` of the insert whose own content was
+/// found, if that insert had no definite answer.
 pub(super) fn lives(
     initial: Option<u64>,
     ops: &[Op],
@@ -252,8 +258,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Returns the configurations that can be reached at this time by steps of which only the last is
-    /// `wanted`.
+    /// Returns the configurations that can be reached from `from` at the time `at` (ns since the start of the run) by
+    /// steps of which only the last is `wanted`.
     fn reach(
         &mut self,
         from: Vec<Config>,
@@ -273,7 +279,7 @@ impl Search<'_> {
         Ok(reached)
     }
 
-    /// Records every last life that can begin at this time.
+    /// Records every last life that can begin at the time `at`, in ns since the start of the run.
     fn note_births(&mut self, at: u64) -> Result<(), SearchLimitExceeded> {
         let idle = self.slots.iter().all(Option::is_none);
         let pooled = self.inserts_open > 0 || self.reserved_open;
@@ -307,8 +313,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Adds a begin. Begins come in the order of their times: a later one is useful only if it lets more
-    /// updates have happened before it.
+    /// Adds a possible begin of the last life. Begins come in the order of their times: a later one is useful only if
+    /// it lets more updates have happened before it.
     fn add_birth(&mut self, birth: Birth) {
         let same = self.lives.births.iter().rev().find(|known| known.seq == birth.seq);
         if same.is_none_or(|known| known.covered < birth.covered) {
@@ -316,8 +322,9 @@ impl Search<'_> {
         }
     }
 
-    /// Visits every configuration that can be reached at this time, and returns those at which the search did
-    /// not stop. `visit` receives each step, and returns true to stop after it.
+    /// Visits every configuration that can be reached from `from` at the time `at`, and returns those at which the
+    /// search did not stop. `visit` receives each step with the configurations before and after it, and returns true
+    /// to stop after it.
     fn expand(
         &mut self,
         from: Vec<Config>,

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::history::{Fate, IdForm, Op};
 use crate::mix::Kind;
 
-/// Maximum number of examples of each kind of anomaly.
+/// Limit of the number of examples that a verdict contains for each kind of anomaly.
 const NAMED_MAX: usize = 50;
-/// Maximum number of operations that are shown with an example: the last ones of its key.
+/// Limit of the number of operations that are shown with an example: the last ones of its key.
 const OPS_SHOWN_MAX: usize = 12;
 
-/// The kind of fault of a key.
+/// The kind of fault in the content or the acknowledgements of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wrong {
@@ -18,7 +18,7 @@ pub enum Wrong {
     Lost,
     /// A document exists although its delete was acknowledged and no later write explains it.
     Resurrected,
-    /// The key has several documents, or its counter is greater than the number of updates that were sent.
+    /// The key has several documents, or its update counter is greater than the number of updates that were sent.
     Duplicated,
     /// The content is that of a write that a later acknowledged write has overwritten.
     Stale,
@@ -32,24 +32,24 @@ pub enum Wrong {
     Undecided,
 }
 
-/// Number of keys with each kind of anomaly (for `missed`: number of operations).
+/// Number of anomalies of each kind, by key, document or operation, and of reads that are not anomalies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Number of keys: see [`Wrong::Lost`].
+    /// Number of keys that lost an acknowledged write: [`Wrong::Lost`].
     pub lost: u64,
-    /// Number of keys: see [`Wrong::Resurrected`].
+    /// Number of keys with a document that was deleted: [`Wrong::Resurrected`].
     pub resurrected: u64,
-    /// Number of keys: see [`Wrong::Duplicated`].
+    /// Number of keys with several documents or too many updates: [`Wrong::Duplicated`].
     pub duplicated: u64,
-    /// Number of keys: see [`Wrong::Stale`].
+    /// Number of keys with overwritten content: [`Wrong::Stale`].
     pub stale: u64,
-    /// Number of keys or documents: see [`Wrong::Unknown`].
+    /// Number of keys or documents with content of no possible write: [`Wrong::Unknown`].
     pub unknown: u64,
-    /// Number of writes: see [`Wrong::Missed`].
+    /// Number of updates and deletes that were wrongly answered "not found": [`Wrong::Missed`].
     pub missed: u64,
-    /// Number of keys: see [`Wrong::Contradictory`].
+    /// Number of keys whose acknowledgements contradict each other: [`Wrong::Contradictory`].
     pub contradictory: u64,
-    /// Number of keys: see [`Wrong::Undecided`].
+    /// Number of keys that the check could not decide: [`Wrong::Undecided`].
     pub undecided: u64,
     /// Number of reads that found nothing although the document must have existed. Not an anomaly: a server
     /// that lost its role may answer a plain read from an old state.
@@ -61,7 +61,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of anomalies, undecided keys included.
+    /// Returns the number of anomalies of all kinds, undecided keys included.
     #[must_use]
     pub fn anomalies(&self) -> u64 {
         self.lost
@@ -88,29 +88,30 @@ impl Counts {
     }
 }
 
-/// An example of an anomaly.
+/// An example of an anomaly: one key or foreign document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anomaly {
-    /// The kind of fault.
+    /// The kind of fault of this key or document.
     pub wrong: Wrong,
-    /// The document's `_id`.
+    /// The `_id` of the document.
     pub id: String,
-    /// The reason why the content is impossible.
+    /// The reason why the content, or the answer to an operation, is impossible.
     pub why: String,
-    /// The last operations on the key.
+    /// Last operations on the key, at most 12, in the order in which they were sent; for a missed document the one
+    /// operation.
     pub ops: Vec<Op>,
 }
 
-/// The result of a check.
+/// The result of the check of a history against the final content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Number of documents that were found.
+    /// Number of documents in the final content, foreign ones included.
     pub documents: u64,
     /// Number of operations in the history, reads included.
     pub operations: u64,
-    /// Number of keys that were checked.
+    /// Number of keys that were checked: all up to the highest that was preloaded or used by an insert.
     pub keys: u64,
-    /// Number of keys that were written to during the load.
+    /// Number of keys to which the load sent a write.
     pub keys_written: u64,
     /// Number of writes that were acknowledged.
     pub writes_acknowledged: u64,
@@ -118,22 +119,22 @@ pub struct Verdict {
     pub writes_unknown: u64,
     /// Number of writes that failed and were certainly not applied.
     pub writes_refused: u64,
-    /// The exact numbers of anomalies.
+    /// Numbers of anomalies, exact for each kind.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Examples, at most 50 of each kind.
+    /// Examples of anomalies, at most 50 of each kind.
     pub named: Vec<Anomaly>,
 }
 
 impl Verdict {
-    /// Returns true if the acknowledgements allow the content.
+    /// Returns true if the acknowledgements allow the final content: there are no anomalies.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.counts.anomalies() == 0
     }
 }
 
-/// Counts anomalies, and stores examples.
+/// Counts anomalies during a check, and stores examples of them.
 #[derive(Debug)]
 pub(super) struct Tracker {
     pub(super) counts: Counts,
@@ -163,8 +164,8 @@ impl Tracker {
         }
     }
 
-    /// Counts the operations that were answered "not found" although the document existed from before they
-    /// were sent until after they were answered.
+    /// Counts the operations of `key` that were answered "not found" although the document existed from before they
+    /// were sent until after they were answered. `preloaded` is true if it existed before the load.
     pub(super) fn missed(&mut self, key: u64, ops: &[Op], preloaded: bool) {
         let acked_insert = |op: &&Op| op.kind == Kind::Insert && op.fate == Fate::Acked;
         let inserted_by = ops.iter().filter(acked_insert).map(|op| op.end_ns).min();

@@ -21,12 +21,12 @@ use crate::mix::Kind;
 use crate::population::Population;
 use crate::target::Target;
 
-/// Longest sleep of the thread before it checks whether to stop.
+/// Longest sleep of the clock thread before it checks whether the load was stopped.
 const NAP: Duration = Duration::from_millis(20);
-/// Maximum number of further draws of a key whose document is known to be deleted.
+/// Limit of the number of times that a key is drawn again because its document is known to be deleted.
 const REDRAWS: u32 = 8;
 
-/// Starts the thread. The receiver resolves when the thread has started its last operation.
+/// Starts the clock thread. The receiver resolves when the thread has started its last operation.
 pub(super) fn spawn<T: Target>(
     shared: Arc<Shared<T>>,
     recorder: Arc<Recorder>,
@@ -72,7 +72,8 @@ fn run<T: Target>(shared: &Arc<Shared<T>>, recorder: &Arc<Recorder>, runtime: &H
     }
 }
 
-/// Starts an operation whenever another one has ended, so that as many as permitted are in flight.
+/// Starts an operation whenever another one has ended, so that as many as permitted are in flight, until the load
+/// ends.
 fn run_closed<T: Target>(
     shared: &Arc<Shared<T>>,
     recorder: &Arc<Recorder>,
@@ -90,7 +91,7 @@ fn run_closed<T: Target>(
     }
 }
 
-/// Sleeps until the time `due_ns`. Returns false if the load was stopped before.
+/// Sleeps until `due_ns`, in ns since the start of the run. Returns false if the load was stopped before.
 fn wait_until<T>(shared: &Shared<T>, due_ns: u64) -> bool {
     loop {
         if shared.stopped.load(Ordering::Relaxed) {
@@ -104,7 +105,7 @@ fn wait_until<T>(shared: &Shared<T>, due_ns: u64) -> bool {
     }
 }
 
-/// Generates the times at which operations are due.
+/// Generates the times at which operations are due, in ns since the start of the run.
 struct Schedule {
     arrival: Arrival,
     gap_ns: f64,
@@ -129,7 +130,7 @@ impl Schedule {
     }
 }
 
-/// Draws the kinds and keys of operations, and numbers the writes.
+/// Draws the kinds and keys of operations, and assigns the numbers (`seq`) of writes.
 struct Choice<'a, T> {
     shared: &'a Shared<T>,
     chooser: Chooser,

@@ -30,48 +30,50 @@ use crate::target::Target;
 use crate::timeline::Timeline;
 use report::Failures;
 
-/// The distribution of the times at which operations are due.
+/// The distribution of the times at which the operations of a load are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
-    /// Independent of each other, at the given average rate, like the requests of many clients.
+    /// Independent of each other at the given average rate (exponential intervals), like the requests of many
+    /// clients.
     #[default]
     Poisson,
-    /// At equal intervals.
+    /// At equal intervals, at the given rate.
     Uniform,
-    /// As soon as another operation has ended, so that the maximum number is in flight: this measures the
-    /// peak throughput.
+    /// As soon as another operation has ended, so that the maximum number is in flight; the rate is ignored. This
+    /// measures the peak throughput.
     Closed,
 }
 
-/// The options of a load.
+/// The options of a load: its operations, their rate and their limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Shares of the kinds of operation.
+    /// Weights of the kinds of operation from the start of the run on.
     pub mix: Mix,
-    /// Other shares, each from its time since the start on, in the order of these times.
+    /// Later mixes, in the order of their times: each replaces the previous one for operations that are due from its
+    /// time since the start of the run on.
     pub turns: Vec<(Duration, Mix)>,
-    /// The distribution of operations over the keys.
+    /// Distribution of the operations over the existing keys.
     pub keys: Distribution,
-    /// Rate at which operations are due, in operations per second.
+    /// Average rate at which operations are due, in operations per second.
     pub rate_per_s: f64,
-    /// The distribution of the times at which operations are due.
+    /// Distribution of the times at which operations are due.
     pub arrival: Arrival,
-    /// Duration of the run; `None` runs until stopped.
+    /// Time after which no more operations are started; `None` runs until the load is stopped.
     pub duration: Option<Duration>,
-    /// Maximum number of operations in flight.
+    /// Limit of the number of operations in flight; an operation that is due while it is reached is dropped.
     pub in_flight_max: u32,
-    /// Time limit of an operation; after it the operation counts as failed, and perhaps applied.
+    /// Time limit of one operation after it was sent; beyond it the operation counts as failed, and perhaps applied.
     pub op_timeout: Duration,
-    /// Number of preloaded documents: the keys `0..preloaded` exist when the load starts.
+    /// Number of preloaded documents: those of the keys `0..preloaded` exist when the load starts.
     pub preloaded: u64,
-    /// The generator of the documents.
+    /// Parameters of the generator of the documents.
     pub reviews: Reviews,
-    /// Share of inserts that use keys whose document was deleted before, 0 to 1.
+    /// Probability, 0 to 1, that an insert uses a key whose document was deleted, if there is one.
     pub reinsert: f64,
-    /// Maximum number of documents that a scan reads.
+    /// Limit of the number of documents that one scan reads.
     pub scan_documents: u32,
-    /// The seed of all random choices.
+    /// Seed of all random choices of the load.
     pub seed: u64,
 }
 
@@ -95,22 +97,22 @@ impl Default for Options {
     }
 }
 
-/// The reason why a load could not run, or not to its end.
+/// The reason why a load could not start, or not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// An option cannot be used.
+    /// An option is invalid; the text names it.
     #[error("the load cannot run: {0}")]
     Option(String),
-    /// The history could not be recorded.
+    /// The history of the operations could not be recorded, so the load was stopped.
     #[error("the load was stopped, since its history could not be recorded")]
     Recorder(#[from] RecorderError),
-    /// The clock thread could not be started, or failed.
+    /// The clock thread, which starts the operations, could not be started or panicked; the text says why.
     #[error("the load's clock failed: {0}")]
     Clock(String),
-    /// Operations did not end within this time after the load had ended.
+    /// Operations had not ended this long after the load's end.
     #[error("operations were still in flight {0:?} after the load's end")]
     NotDrained(Duration),
-    /// This many operations ended without an answer, which only a panic in the target can cause.
+    /// This many operations ended without an outcome, which only a panic in the target can cause.
     #[error("{0} operations ended without an answer: the target panicked")]
     Vanished(u64),
 }
@@ -146,14 +148,14 @@ impl Options {
         self.reviews.validate().map_err(|error| DriverError::Option(error.to_string()))
     }
 
-    /// Returns the shares that apply to an operation that is due at this time of the load.
+    /// Returns the mix for an operation that is due at `at_ns`, in ns since the start of the run.
     fn mix_at(&self, at_ns: u64) -> &Mix {
         let at = Duration::from_nanos(at_ns);
         self.turns.iter().rev().find(|(from, _)| *from <= at).map_or(&self.mix, |(_, mix)| mix)
     }
 }
 
-/// An operation that is due.
+/// An operation that is due now, with its key, number and due time.
 #[derive(Debug, Clone, Copy)]
 struct Due {
     kind: Kind,
@@ -162,7 +164,7 @@ struct Due {
     intended_ns: u64,
 }
 
-/// The target of operations that start now, and its number.
+/// Target to which operations that start now are sent, and its number: 0 at first, one more after each switch.
 struct Current<T> {
     target: Arc<T>,
     number: u16,
@@ -187,7 +189,7 @@ struct Shared<T> {
     recorder_error: Mutex<Option<RecorderError>>,
 }
 
-/// The measurements. One lock protects them, which is held for well under a microsecond per operation.
+/// Measurements of a running load. One lock protects them, which is held for well under a microsecond per operation.
 struct Measured {
     timeline: Timeline,
     start_delay_us: hdrhistogram::Histogram<u64>,
@@ -208,7 +210,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Controls a running load. Clones control the same load.
+/// A handle that controls a running load. Clones control the same load.
 pub struct Control<T> {
     shared: Arc<Shared<T>>,
 }
@@ -219,14 +221,14 @@ impl<T> Clone for Control<T> {
     }
 }
 
-/// A running load.
+/// A running load, whose end can be awaited.
 pub struct Running<T> {
     control: Control<T>,
     recorder: Arc<Recorder>,
     clock_ended: oneshot::Receiver<()>,
 }
 
-/// Starts a load on the current Tokio runtime.
+/// Starts a load on the current Tokio runtime: operations go to `target`, and `recorder` receives their outcomes.
 ///
 /// # Errors
 /// Returns an error if an option is invalid, or if the clock thread cannot be started.
@@ -255,8 +257,8 @@ pub fn start<T: Target>(
 }
 
 impl<T: Target> Control<T> {
-    /// Sends all operations that start from now on to another target. Returns the time of the switch, in
-    /// milliseconds since the start of the run.
+    /// Sends all operations that start from now on to `target`. Returns the time of the switch, in ms since the start
+    /// of the run.
     pub fn switch(&self, target: Arc<T>) -> u64 {
         let label = target.label();
         self.shared.current.send_modify(|current| {
@@ -267,12 +269,12 @@ impl<T: Target> Control<T> {
         at_ms
     }
 
-    /// Stops the load: no further operation is sent. Those in flight still end.
+    /// Stops the load: no further operation is sent, and those in flight still end.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the measurements so far.
+    /// Returns the state and measurements of the load so far.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::take(&self.shared)
@@ -280,7 +282,7 @@ impl<T: Target> Control<T> {
 }
 
 impl<T: Target> Running<T> {
-    /// Returns the handle that controls this load.
+    /// Returns a handle that controls this load.
     #[must_use]
     pub fn control(&self) -> Control<T> {
         self.control.clone()

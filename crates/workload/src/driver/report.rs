@@ -12,15 +12,15 @@ use crate::keys::Distribution;
 use crate::mix::{Kind, Mix};
 use crate::timeline::{KindReport, Latency, SLOTS_MAX, Silence, Slot, Tally, Timeline};
 
-/// Maximum number of different failures that are counted separately.
+/// Limit of the number of different failures that are counted separately; the others are counted together.
 const FAILURES_MAX: usize = 32;
 
-/// The time from which on operations went to a target.
+/// A target of a load, and the time from which on operations were sent to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchMark {
-    /// Time of the switch, in milliseconds since the start of the run.
+    /// Time from which on operations were sent to the target, in ms since the start of the run.
     pub at_ms: u64,
-    /// The label of the target.
+    /// Name of the target, for people to read.
     pub target: String,
 }
 
@@ -29,11 +29,11 @@ pub struct SwitchMark {
 pub struct FailureCount {
     /// The kind of operation that failed.
     pub kind: Kind,
-    /// The outcome: certainly not applied, or perhaps applied.
+    /// Outcome of the operations: certainly not applied, or perhaps applied.
     pub fate: Fate,
-    /// The error message.
+    /// Error message of the database or the driver, or `other failures`.
     pub message: String,
-    /// Number of such failures.
+    /// Number of operations that failed with this kind, outcome and message.
     pub count: u64,
 }
 
@@ -83,31 +83,31 @@ impl Measured {
     }
 }
 
-/// The state and the measurements of a running load at one time.
+/// The state and the measurements of a load while it runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Time since the start of the run, in milliseconds.
     pub elapsed_ms: u64,
-    /// Number of operations that were sent.
+    /// Number of operations that were sent since the start of the run.
     pub started: u64,
-    /// Number of operations that wait for their answer.
+    /// Number of operations that were sent and have not ended.
     pub in_flight: u64,
-    /// Number of operations that were due and not sent, because too many were in flight.
+    /// Number of operations that were due and not sent, because `in_flight_max` were in flight.
     pub dropped: u64,
     /// Number of operations that failed because too few replicas were available or answered in time.
     #[serde(default)]
     pub unavailable: u64,
-    /// Outcomes of the reads that ended.
+    /// Outcomes of the reads and scans that have ended.
     pub reads: Tally,
-    /// Outcomes of the writes that ended.
+    /// Outcomes of the inserts, updates and deletes that have ended.
     pub writes: Tally,
-    /// The longest time without an answered read so far.
+    /// Longest time between two answered reads, or before the first; a silence that still lasts is not included.
     pub reads_longest_silence: Silence,
-    /// The longest time without an answered write so far.
+    /// Longest time between two answered writes, or before the first; a silence that still lasts is not included.
     pub writes_longest_silence: Silence,
-    /// The label of the present target.
+    /// Name of the target to which operations are sent now.
     pub target: String,
-    /// The last finished intervals, at most ten (one second).
+    /// Last finished intervals of the time line, at most ten (one second), in order of time.
     pub recent: Vec<Slot>,
 }
 
@@ -137,61 +137,61 @@ impl Snapshot {
     }
 }
 
-/// The measurements of all reads, or of all writes, of a run.
+/// Measurements of all reads and scans, or of all writes, of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SideReport {
-    /// Number of operations by outcome.
+    /// Number of these operations by outcome.
     #[serde(flatten)]
     pub tally: Tally,
-    /// Latencies of the operations, including those that failed.
+    /// Latencies of these operations from when they were due, including those that failed.
     pub latency: Latency,
-    /// The longest time without an answer of the database other than a failure.
+    /// Longest time without a successful or "not found" answer to these operations.
     pub longest_silence: Silence,
 }
 
-/// The measurements of a whole run.
+/// Options and measurements of a whole run of a load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Time from the start until no more operations were started, in milliseconds.
+    /// Time from the start of the run until no more operations were started, in ms.
     pub elapsed_ms: u64,
-    /// The requested rate, in operations per second.
+    /// Requested average rate at which operations are due, in operations per second.
     pub rate_per_s: f64,
-    /// The distribution of the times at which operations were due.
+    /// Distribution of the times at which operations were due.
     pub arrival: Arrival,
-    /// The requested mix of operations.
+    /// Requested mix of operations at the start of the run.
     pub mix: Mix,
-    /// Other mixes, with the time since the start from which on each was requested, in seconds.
+    /// Later mixes, with the time since the start of the run from which on each was requested, in seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<(f64, Mix)>,
-    /// The distribution of operations over the keys.
+    /// Requested distribution of operations over the keys.
     pub keys: Distribution,
-    /// Number of operations that were sent.
+    /// Number of operations that were sent in the whole run.
     pub started: u64,
     /// Number of operations that were due and not sent, because `in_flight_max` were in flight.
     pub dropped: u64,
-    /// Maximum number of operations in flight.
+    /// Limit of the number of operations in flight, from the options.
     pub in_flight_max: u32,
-    /// Largest number of operations in flight when one of them ended; equal to `in_flight_max` if that was
-    /// reached.
+    /// Largest number of operations in flight, observed whenever one of them ended; equal to `in_flight_max` if that
+    /// was reached.
     pub in_flight_peak: u64,
-    /// The measurements of reads and scans.
+    /// Measurements of reads and scans together.
     pub reads: SideReport,
-    /// The measurements of inserts, updates and deletes.
+    /// Measurements of inserts, updates and deletes together.
     pub writes: SideReport,
-    /// The measurements of each kind of operation that occurred.
+    /// Measurements of each kind of operation that occurred.
     pub kinds: Vec<KindReport>,
-    /// Delay from when operations were due until they were sent: the lateness of the load itself.
+    /// Delays from when operations were due until they were sent: the lateness of the load itself.
     pub start_delay: Latency,
-    /// The targets, in the order of the switches.
+    /// Targets to which operations were sent, in the order of the switches.
     pub targets: Vec<SwitchMark>,
     /// Number of operations that failed because too few replicas were available or answered in time.
     #[serde(default)]
     pub unavailable: u64,
-    /// The failures, the most frequent first.
+    /// Failures by kind, outcome and message, the most frequent first.
     pub failures: Vec<FailureCount>,
-    /// True if the run was longer than the time line can represent, so that the end is missing.
+    /// True if the run was longer than [`SLOTS_MAX`] intervals, so that the time line lacks the end.
     pub timeline_cut: bool,
-    /// The finished intervals of the run.
+    /// Time line: the finished intervals of the run, in order of time.
     pub timeline: Vec<Slot>,
 }
 

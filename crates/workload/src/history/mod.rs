@@ -22,11 +22,11 @@ use crate::mix::Kind;
 use crate::review::Reviews;
 use crate::scatter::{mix64, unmix64};
 
-/// The outcome of an operation, as far as a check needs it.
+/// The outcome of an operation on the database, as far as a check needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// The operation was acknowledged.
+    /// The database acknowledged the operation.
     Acked,
     /// The database answered that there is no such document.
     NotFound,
@@ -36,19 +36,19 @@ pub enum Fate {
     Unknown,
 }
 
-/// One operation with its outcome and its times.
+/// One operation of a load with its outcome and its times; one entry of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
     /// The kind of the operation.
     pub kind: Kind,
     /// The outcome of the operation.
     pub fate: Fate,
-    /// The number of the target: 0 at first, one more after each switch.
+    /// Number of the target to which the operation was sent: 0 at first, one more after each switch.
     pub target: u16,
-    /// The number of the key.
+    /// Number of the key on which the operation worked; of a scan, the first key.
     pub key: u64,
-    /// The number of this write; of a read, the number of the write that it saw, or 0 if the target does not
-    /// report it.
+    /// Number of this write; of a read, the number of the write that it saw, or 0 if the target does not report it; 0
+    /// for a scan.
     pub seq: u64,
     /// Time at which the operation was due, in ns since the start of the run.
     pub intended_ns: u64,
@@ -58,7 +58,7 @@ pub struct Op {
     pub end_ns: u64,
 }
 
-/// The format of a document's name, which is derived from its key.
+/// The format of documents' names (`_id`), which are derived from the numbers of their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdForm {
@@ -72,7 +72,7 @@ pub enum IdForm {
 }
 
 impl IdForm {
-    /// Returns the document name of a key.
+    /// Returns the name of the document under the key number `key`.
     #[must_use]
     pub fn name(self, key: u64) -> String {
         match self {
@@ -82,7 +82,7 @@ impl IdForm {
         }
     }
 
-    /// Returns the key of a document name, or `None` if no key has that name.
+    /// Returns the number of the key whose document has the name `name`, or `None` if no key has that name.
     #[must_use]
     pub fn key(self, name: &str) -> Option<u64> {
         let key = match self {
@@ -95,38 +95,38 @@ impl IdForm {
     }
 }
 
-/// The facts that are needed to check a history; the first line of a recording, as JSON.
+/// Properties of a run that are needed to check its history; as JSON, the first line of a recorded file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// The version of the format: [`Header::VERSION`].
+    /// Version of the format of the history: [`Header::VERSION`], or an older one.
     pub imago_history: u32,
-    /// Before the first operation, each of the keys `0..preloaded` had its document, with `seq` = key and `n`
-    /// = 0.
+    /// Number of preloaded documents: before the first operation, each of the keys `0..preloaded` had its document,
+    /// with `seq` = key and `n` = 0.
     pub preloaded: u64,
-    /// The documents' content.
+    /// Parameters of the generator from which the documents' content follows.
     pub reviews: Reviews,
-    /// The format of the documents' names.
+    /// Format of the documents' names (`_id`).
     pub id_form: IdForm,
-    /// The semantics of writes; histories of the first version have documents only.
+    /// Semantics of writes; histories of format version 1 do not contain it and have [`Model::Documents`].
     #[serde(default)]
     pub model: Model,
     /// True if a read must see every write that was acknowledged before the read was sent. Only reads that
     /// report the write that they saw can be checked.
     #[serde(default)]
     pub reads_are_current: bool,
-    /// The name of the collection, for people to read.
+    /// Name of the collection or table that the load used, for people to read.
     pub namespace: String,
-    /// Start of the run, in milliseconds since 1970, to find log lines of the same time.
+    /// Start of the run, in ms since 1970 UTC (wall clock), to find log lines of the same time.
     pub started_unix_ms: u64,
 }
 
 impl Header {
-    /// The version that this build writes; it also reads the first version.
+    /// Version of the format that this build writes; it also reads version 1.
     pub const VERSION: u32 = 2;
     const FIRST_VERSION: u32 = 1;
 }
 
-/// The semantics of writes, which decide the content that a check expects.
+/// Semantics of the database's writes, which decide the content that a check expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Model {
@@ -143,67 +143,67 @@ pub enum Model {
     Arrivals,
 }
 
-/// A closed history: all writes, the reads that found nothing, and, unless the model is
+/// A complete history: all writes, the reads and scans that found nothing, and, unless the model is
 /// [`Model::Documents`], the reads that found a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
-    /// The facts about the run.
+    /// Properties of the run that are needed for a check.
     pub header: Header,
-    /// The entries that a check needs, in the order in which the operations ended.
+    /// Operations that a check needs, in the order in which they ended.
     pub ops: Vec<Op>,
-    /// Number of all recorded operations, reads included.
+    /// Number of all recorded operations, including those that are not in `ops`.
     pub recorded: u64,
 }
 
-/// The reason why a history cannot be read.
+/// The reason why a recorded history cannot be read or checked.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The file could not be read.
+    /// The file of the history could not be read.
     #[error("cannot read the history {path}")]
     Read {
-        /// The path of the file.
+        /// Path of the history's file.
         path: PathBuf,
-        /// The system's message.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The first line is not a header of a version that this build supports.
+    /// The first line of the file is not a header of a version that this build supports.
     #[error("{path} is not a history that this version can read: {reason}")]
     Header {
-        /// The path of the file.
+        /// Path of the history's file.
         path: PathBuf,
-        /// The error of the header.
+        /// Description of the error in the header.
         reason: String,
     },
-    /// An entry does not match its checksum, or has invalid values.
+    /// An entry of the file does not match its checksum, or has invalid values.
     #[error("entry {index} of the history {path} is damaged")]
     Damaged {
-        /// The path of the file.
+        /// Path of the history's file.
         path: PathBuf,
-        /// The index of the entry, from 0.
+        /// Index of the damaged entry in the file, from 0.
         index: u64,
     },
-    /// The closing entry is missing.
+    /// The closing entry is missing, so the recording is incomplete.
     #[error(
         "the history {path} was not closed ({entries} entries): the load that recorded it did not \
          end properly, so operations are missing and nothing can be concluded from it"
     )]
     NotClosed {
-        /// The path of the file.
+        /// Path of the history's file.
         path: PathBuf,
         /// Number of complete entries in the file.
         entries: u64,
     },
 }
 
-/// Size of an entry in a file, in bytes.
+/// Size of one entry in a history's file, in bytes.
 const ENTRY_BYTES: usize = 48;
-/// The first byte of the closing entry; other entries have their kind there.
+/// First byte of the closing entry of a file; other entries have the operation's kind there.
 const CLOSING: u8 = 0xff;
-/// Maximum length of a header, in bytes.
+/// Limit of the length of a header, the first line of a file, in bytes.
 const HEADER_BYTES_MAX: u64 = 64 * 1024;
 
 impl Op {
-    /// Returns true if a check needs this entry.
+    /// Returns true if the check of a history with the semantics `model` needs this operation.
     #[must_use]
     pub fn matters(&self, model: Model) -> bool {
         let reads = self.kind == Kind::Read && model != Model::Documents;
@@ -263,7 +263,8 @@ fn number(bytes: &[u8; ENTRY_BYTES], index: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Returns the FNV-1a checksum of all bytes but the checksum's own: it detects a torn or overwritten entry.
+/// Returns the FNV-1a checksum of all bytes of an entry but the checksum's own: it detects a torn or overwritten
+/// entry.
 fn checksum(bytes: &[u8; ENTRY_BYTES]) -> u32 {
     bytes[..4]
         .iter()
@@ -272,11 +273,11 @@ fn checksum(bytes: &[u8; ENTRY_BYTES]) -> u32 {
 }
 
 impl History {
-    /// Reads a recording, and returns the entries that a check needs.
+    /// Reads the history in the file `path`, and returns the operations that a check needs.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, has another format or version, is damaged, or was not
-    /// closed.
+    /// Returns an error if the file cannot be read, has another format or version, is damaged, or has no closing
+    /// entry.
     pub fn read(path: &Path) -> Result<Self, HistoryError> {
         let mut ops = Vec::new();
         let (header, recorded) = Self::scan(path, |header, op| {
@@ -287,8 +288,8 @@ impl History {
         Ok(Self { header, ops, recorded })
     }
 
-    /// Calls `visit` with the header and each entry of a recording, in the order in which the operations
-    /// ended. Returns the header and the number of entries.
+    /// Calls `visit` with the header and each operation of the history in the file `path`, in the order in which the
+    /// operations ended. Returns the header and the number of operations.
     ///
     /// # Errors
     /// As [`History::read`].

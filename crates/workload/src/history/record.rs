@@ -1,4 +1,4 @@
-//! The recorder: accepts entries from many tasks, and stores them in memory or in a file.
+//! The recorder of a history: accepts operations from many tasks, and stores them in memory or in a file.
 //!
 //! A separate thread writes the file, from a bounded queue. So a slow disk delays the load (visibly, through
 //! the limit of operations in flight) instead of inflating the measured latencies or the memory.
@@ -13,37 +13,39 @@ use std::time::Duration;
 
 use super::{CLOSING, Header, History, Op, entry};
 
-/// Maximum number of entries that wait to be written.
+/// Limit of the number of entries that wait to be written to the file.
 const QUEUE_MAX: usize = 65_536;
-/// Maximum time until an entry is written to the file.
+/// Time without a new entry after which the writer flushes its buffer to the file. While entries arrive at shorter
+/// intervals, they are written when the buffer of 256 KiB is full.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
-/// Attempts to add an entry to a full queue, and the delay between two attempts: a minute in total.
+/// Limit of the attempts to add an entry to a full queue; with [`FULL_PAUSE`] between two of them, a minute in total.
 const FULL_RETRIES: u32 = 6000;
 const FULL_PAUSE: Duration = Duration::from_millis(10);
 
-/// The reason why an entry could not be recorded. The run ends, since its history would be incomplete.
+/// The reason why an operation could not be recorded. The load is stopped then, since its history would be
+/// incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum RecorderError {
-    /// The file could not be created or written.
+    /// The history's file could not be created or written.
     #[error("cannot write the history {path}")]
     Write {
-        /// The path of the file.
+        /// Path of the history's file.
         path: PathBuf,
-        /// The system's message.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The disk did not accept an entry within the time limit.
+    /// The queue of entries to be written stayed full for a minute, because the disk is too slow.
     #[error("the history's disk did not take an entry for 60 s ({QUEUE_MAX} entries wait)")]
     Stuck,
-    /// The writing thread ended before the recording did.
+    /// The writing thread ended before the recording did; closing the recorder returns its error.
     #[error("the history's writer ended early; see the error of closing the history")]
     WriterGone,
-    /// The history in memory has reached its maximum number of entries.
+    /// The history in memory has reached its limit, this number of entries.
     #[error("the history in memory holds its maximum of {0} entries; record to a file instead")]
     MemoryFull(usize),
 }
 
-/// Records entries. Must be closed, otherwise the recording counts as incomplete.
+/// Records the operations of a run. It must be closed, otherwise the recording counts as incomplete.
 #[derive(Debug)]
 pub struct Recorder {
     sink: Sink,
@@ -57,21 +59,21 @@ enum Sink {
 }
 
 impl Recorder {
-    /// Returns a recorder that discards entries, for runs that only measure.
+    /// Returns a recorder that discards operations, for runs that only measure.
     #[must_use]
     pub fn nothing() -> Self {
         Self { sink: Sink::Nothing }
     }
 
-    /// Returns a recorder that stores in memory the operations that a check needs, at most `entries_max`
-    /// entries of 48 bytes.
+    /// Returns a recorder that stores in memory the operations that a check needs, at most `entries_max` of them (48
+    /// bytes each).
     #[must_use]
     pub fn memory(header: Header, entries_max: usize) -> Self {
         let history = Mutex::new(History { header, ops: Vec::new(), recorded: 0 });
         Self { sink: Sink::Memory { history, entries_max } }
     }
 
-    /// Returns a recorder that writes all entries to a file, which is replaced if it exists.
+    /// Returns a recorder that writes all operations to the file `path`, which is replaced if it exists.
     ///
     /// # Errors
     /// Returns an error if the file cannot be created.
@@ -89,7 +91,7 @@ impl Recorder {
         Ok(Self { sink: Sink::File { path: path.to_owned(), queue, writer } })
     }
 
-    /// Records one entry.
+    /// Records one operation. If the file's queue is full, this waits, at most a minute.
     ///
     /// # Errors
     /// Returns an error if the memory limit is reached, or if the file does not accept the entry.
@@ -112,8 +114,8 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording, and returns the history if it was stored in memory. A file is on disk (fsync) when
-    /// this returns.
+    /// Ends the recording, and returns the history if it was stored in memory, else `None`. A file is on disk (fsync)
+    /// when this returns.
     ///
     /// # Errors
     /// Returns an error if the file could not be written completely.

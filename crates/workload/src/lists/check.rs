@@ -10,27 +10,27 @@ use std::collections::{HashMap, HashSet};
 use super::graph::{Graph, Hop, Link};
 use super::{Element, History, Kind, List, Outcome, Step, Transaction, Verdict};
 
-/// The transaction that appended an element.
+/// The transaction that appended a certain element, and the list that it appended to.
 #[derive(Debug, Clone, Copy)]
 struct Writer {
     transaction: usize,
     list: List,
-    /// True if the same transaction later appended more to the list.
+    /// True if the same transaction later appended more elements to the list.
     is_intermediate: bool,
 }
 
 struct Check<'h> {
     history: &'h History,
     writers: HashMap<Element, Writer>,
-    /// The first position of each element in the final lists.
+    /// First position of each element in the final lists: the list, and the index in it.
     places: HashMap<Element, (List, usize)>,
     verdict: Verdict,
-    /// Elements that were already reported as lost.
+    /// Elements that were already reported as lost, so that each is reported once.
     lost: HashSet<Element>,
     graph: Graph,
 }
 
-/// Checks a history, and returns the verdict.
+/// Checks a history for strong-session snapshot isolation, and returns the verdict.
 ///
 /// # Panics
 /// Panics if an element was sent twice: such a history cannot be checked.
@@ -97,7 +97,7 @@ impl Check<'_> {
         self.history.transactions[writer.transaction].outcome
     }
 
-    /// Checks the final lists, and records the position of each element.
+    /// Checks the final lists for duplicate and foreign elements, and records the position of each element.
     fn lists(&mut self) {
         for (list, content) in (0..).map(List).zip(&self.history.last) {
             for (place, &element) in content.iter().enumerate() {
@@ -124,8 +124,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks that a transaction's appends are in order, and that all or none of them happened. Returns true
-    /// if the transaction happened.
+    /// Counts the transaction with the index `at`, and checks that its appends are in order and that all or none of
+    /// them happened. Returns true if the transaction happened.
     fn appends(&mut self, at: usize, transaction: &Transaction) -> bool {
         let verdict = &mut self.verdict;
         verdict.transactions += 1;
@@ -165,7 +165,8 @@ impl Check<'_> {
         is_done || found > 0
     }
 
-    /// Checks the reads of a transaction: of each list the elements of others, and after them its own.
+    /// Checks the reads of the acknowledged transaction with the index `at`: each must show the elements of other
+    /// transactions, the same ones each time, and after them the transaction's own.
     fn reads(&mut self, at: usize, transaction: &Transaction) {
         let mut answers = transaction.reads.iter();
         let mut own: HashMap<List, Vec<Element>> = HashMap::new();
@@ -203,7 +204,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the elements of others that a transaction read in a list.
+    /// Checks the elements `seen` that transaction `at` read in `list`, without its own, and adds the dependencies
+    /// that follow.
     fn read(&mut self, at: usize, list: List, seen: &[Element]) {
         let name = list.name();
         let writers = seen.iter().filter_map(|element| self.writers.get(element));
@@ -238,7 +240,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reports the anomaly of a read whose elements are not a prefix of the final list.
+    /// Reports the anomaly of a read whose elements `seen` are not a prefix of `last`, the final content of `list`.
     fn report_misread(&mut self, at: usize, list: List, seen: &[Element], last: &[Element]) {
         let name = list.name();
         let mut met = HashSet::new();
@@ -274,7 +276,7 @@ impl Check<'_> {
         }
     }
 
-    /// Adds edges from the acknowledged transactions of a session to its later transactions.
+    /// Adds edges from the acknowledged transactions of a session to its later transactions that happened.
     fn sessions(&mut self, has_happened: &[bool]) {
         let mut done: HashMap<u32, usize> = HashMap::new();
         for (at, transaction) in self.history.transactions.iter().enumerate() {

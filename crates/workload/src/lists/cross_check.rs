@@ -1,9 +1,9 @@
 //! A cross-check of a history by an independent checker: `adya`, a new implementation of Elle's checks.
 //!
-//! That checker does not know that the final read comes after everything else; it treats it as a transaction
-//! like any other. It does not detect lost elements or elements without an author, but must agree on
-//! anomalies of isolation. A transaction that happened although its session did not learn so is presented to
-//! it as an acknowledged one that only appended: otherwise the checker would not include it in the session.
+//! That checker does not know that the final read comes after everything else; it treats it as a transaction like any
+//! other. It does not detect lost elements or elements without an author, but must agree on anomalies of isolation. A
+//! transaction that happened although its session did not learn so is presented to the checker as an acknowledged one
+//! that only appended: otherwise the checker would not include it in the session.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,21 +14,22 @@ use adya::{Opts, Valid, Workload};
 use super::{Element, History, List, Outcome, Step, Transaction};
 
 const MODEL: &str = "strong-session-snapshot-isolation";
-/// Time limit of the search for a cycle in each strongly connected component.
+/// Time limit of the search for a cycle in each strongly connected component of transactions.
 const CYCLE_SEARCH_MAX: Duration = Duration::from_secs(5);
 
-/// The result of the second checker.
+/// The result of the independent checker `adya` for a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CrossCheck {
-    /// There are no anomalies.
+    /// The checker found no anomalies.
     Sound,
-    /// There are anomalies, with these names.
+    /// The checker found anomalies, with these names.
     Unsound(Vec<String>),
-    /// There is no result: no transaction depends on another, or the search took too long.
+    /// The checker has no result, because no transaction depends on another or the search took too long; it names
+    /// these anomalies.
     None(Vec<String>),
 }
 
-/// Checks a history with the second checker.
+/// Checks a history with the independent checker `adya`.
 #[must_use]
 pub fn cross_check(history: &History) -> CrossCheck {
     let mut encoder = HistoryEncoder::default();
@@ -64,7 +65,7 @@ pub fn cross_check(history: &History) -> CrossCheck {
     }
 }
 
-/// A history in the format of the second checker.
+/// A history in the format of the checker `adya`.
 #[derive(Default)]
 struct HistoryEncoder {
     ops: Vec<Op>,

@@ -11,36 +11,36 @@ use super::{Element, LISTS, List, Step};
 
 /// Length at which a list is replaced by the next one, in elements; it bounds the cost of reading a list.
 const LENGTH: u32 = 96;
-/// Maximum number of lists, and of steps, of a transaction.
+/// Limit of the number of lists that one transaction uses; below, of its steps.
 const LISTS_MAX: usize = 4;
 const STEPS_MAX: usize = 6;
 /// Share of the transactions that only read, in percent.
 const READ_ONLY_PERCENT: u32 = 30;
-/// Maximum number of transactions that are sent before one of them is answered.
+/// Limit of the number of transactions that a session sends before one of them is answered.
 const PIPELINE_MAX: u32 = 4;
-/// Number of lists among which half of the draws are made: transactions on the same lists reveal more than
+/// Number of lists from which half of the draws are made: transactions on the same lists reveal more anomalies than
 /// others.
 const HOT_LISTS: u32 = 4;
 
-/// The state that the sessions of a load share.
+/// State that all sessions of a load share: the next element, and the lengths of the lists.
 #[derive(Debug)]
 pub struct Pool {
-    /// The element that the next append gets.
+    /// Number of the element that the next append gets.
     next: AtomicU32,
-    /// Number of appends to each of the lists in use and to the lists that they replaced.
+    /// For each of the [`LISTS`] lists in use, the number of appends to it and to the lists that it replaced.
     appended: Vec<AtomicU32>,
 }
 
-/// A transaction to send.
+/// A transaction that a session is to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The steps, in order.
+    /// Reads and appends of the transaction, in order.
     pub steps: Vec<Step>,
     /// True if the transaction is one command that reads many keys, instead of several commands.
     pub is_one_command: bool,
 }
 
-/// Generates the transactions of a session.
+/// Generates the transactions of one session.
 #[derive(Debug)]
 pub struct Generator {
     random: StdRng,
@@ -55,7 +55,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// Returns the number of lists that were used so far: the numbers of all of them are below it.
+    /// Returns an upper bound of the numbers of the lists used so far: all of them are below it.
     #[must_use]
     pub fn lists(&self) -> u32 {
         let rounds = self.appended.iter().map(|count| count.load(Ordering::Relaxed) / LENGTH);
@@ -74,7 +74,7 @@ impl Pool {
 }
 
 impl Generator {
-    /// Returns the generator of a session.
+    /// Returns the generator of the session number `session` in the load with the seed `seed`.
     #[must_use]
     pub fn new(seed: u64, session: u32, pool: Arc<Pool>) -> Self {
         let random =
@@ -82,7 +82,7 @@ impl Generator {
         Self { random, pool }
     }
 
-    /// Draws the next transaction, or the next few that are to be sent at once.
+    /// Draws the next transaction, or the next few (at most four) that are to be sent without waiting for answers.
     pub fn draw_batch(&mut self) -> Vec<Request> {
         let is_one = self.random.random_bool(0.7);
         let count = if is_one { 1 } else { self.random.random_range(2..=PIPELINE_MAX) };

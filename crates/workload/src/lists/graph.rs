@@ -12,20 +12,20 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{Kind, List};
 
-/// Maximum number of transactions of a component from which a shortest cycle is searched.
+/// Limit of the number of snapshots of a component from which a shortest cycle is searched.
 const STARTS_MAX: usize = 64;
 
-/// The reason why one point is before another, in the order in which reasons are added to the search: a cycle
-/// of the earlier kinds is worse than one that needs the later ones.
+/// The reason why one point (snapshot or commit) is before another, in the order in which reasons are added to the
+/// search: a cycle of the earlier kinds is worse than one that needs the later ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Link {
     /// A transaction's snapshot is before its commit.
     Within,
-    /// The append of an element is before the append of the next element of the list.
+    /// The append of an element is before the append of the next element of the list (write-write dependency).
     Ww,
-    /// The append of an element is before a read of it.
+    /// The append of an element is before a read of it (write-read dependency).
     Wr,
-    /// A read is before the append that it did not see.
+    /// A read is before the append that it did not see (read-write dependency).
     Rw,
     /// A transaction is before a later one of its session.
     Session,
@@ -38,13 +38,13 @@ struct Edge {
     list: Option<List>,
 }
 
-/// The dependencies between transactions. The snapshot of transaction n is point 2n, its commit point 2n + 1.
+/// Dependencies between transactions. The snapshot of transaction n is point 2n, its commit point 2n + 1.
 #[derive(Debug)]
 pub(super) struct Graph {
     edges: Vec<Vec<Edge>>,
 }
 
-/// A step of a cycle, from a transaction to that of the next step.
+/// A step of a cycle of transactions, from the transaction `from` to that of the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hop {
     pub from: usize,
@@ -61,18 +61,20 @@ impl Graph {
         Self { edges }
     }
 
-    /// Adds an edge from the commit of `one` to the snapshot of `other`.
+    /// Adds an edge from the commit of transaction `one` to the snapshot of transaction `other`. `list` is the list
+    /// that the reason `link` concerns, if any.
     pub fn add_dependency(&mut self, one: usize, other: usize, link: Link, list: Option<List>) {
         self.edges[2 * one + 1].push(Edge { to: 2 * other, link, list });
     }
 
-    /// Adds an edge because `one` did not see an element that `other` appended.
+    /// Adds an edge from the snapshot of transaction `one` to the commit of `other`, because `one` read `list`
+    /// without an element that `other` appended.
     pub fn add_antidependency(&mut self, one: usize, other: usize, list: List) {
         self.edges[2 * one].push(Edge { to: 2 * other + 1, link: Link::Rw, list: Some(list) });
     }
 
-    /// Returns a short cycle of each strongly connected component, with the kind of its anomaly. A component
-    /// with cycles of several kinds is reported by the worst one.
+    /// Returns a short cycle of each strongly connected component of points, with the kind of its anomaly. A
+    /// component with cycles of several kinds is reported by the worst one.
     pub fn cycles(&self) -> Vec<(Kind, Vec<Hop>)> {
         let mut found = Vec::new();
         let mut known = HashSet::new();
@@ -89,7 +91,8 @@ impl Graph {
         found
     }
 
-    /// Returns the strongly connected components of more than one point (Tarjan, 1972, without recursion).
+    /// Returns the strongly connected components of more than one point in the graph of the edges up to the reason
+    /// `until` (Tarjan, 1972, without recursion).
     fn components(&self, until: Link) -> Vec<Vec<usize>> {
         const UNSEEN: usize = usize::MAX;
         let points = self.edges.len();
@@ -145,7 +148,8 @@ impl Graph {
         hops
     }
 
-    /// Returns a shortest cycle through a point, by breadth-first search; `None` if there is none.
+    /// Returns a shortest cycle through the point `start` within the points `inside`, by edges up to the reason
+    /// `until`, found by breadth-first search; `None` if there is none.
     fn cycle_from(&self, start: usize, inside: &HashSet<usize>, until: Link) -> Option<Vec<Hop>> {
         let mut came: HashMap<usize, (usize, Edge)> = HashMap::new();
         let mut queue = VecDeque::from([start]);

@@ -24,37 +24,37 @@ pub use cross_check::{CrossCheck, cross_check};
 pub use generate::{Generator, Pool, Request};
 pub use verdict::{Anomaly, Kind, Verdict};
 
-/// An element of a list; each is appended at most once in a history.
+/// An element of a list, a number that is appended at most once in a history.
 pub type Element = u32;
 
-/// Number of lists in use at a time. A list that has become long is replaced by another one.
+/// Number of lists in use at the same time. A list that has become long is replaced by a new one.
 pub const LISTS: u32 = 24;
 
-/// A list, by number: 0 to `LISTS - 1` are used first, and list n is replaced by list n + `LISTS`.
+/// A list, by its number: 0 to `LISTS - 1` are used first, and list n is replaced by list n + `LISTS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct List(pub u32);
 
 impl List {
-    /// Returns the key of the list in a store. The keys of a list and its replacement are adjacent.
+    /// Returns the key under which a store has the list. The keys of a list and its replacement are adjacent.
     #[must_use]
     pub fn name(self) -> String {
         format!("list{:02}-{:04}", self.0 % LISTS, self.0 / LISTS)
     }
 }
 
-/// A step of a transaction.
+/// A step of a transaction: a read or an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Reads the whole list.
+    /// Reads the whole content of this list.
     Read(List),
-    /// Appends an element to the list.
+    /// Appends this element to the end of this list.
     Append(List, Element),
 }
 
-/// The outcome of a transaction, as its session knows it.
+/// The outcome of a transaction, as the session that sent it knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The transaction was acknowledged.
+    /// The transaction was acknowledged by the store.
     Done,
     /// The transaction did not happen, and never will.
     NotDone,
@@ -62,39 +62,39 @@ pub enum Outcome {
     Unknown,
 }
 
-/// A transaction, as the session that sent it saw it.
+/// A transaction with its outcome and its answers, as the session that sent it saw them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// The number of the session.
+    /// Number of the session that sent the transaction.
     pub session: u32,
-    /// The steps that were sent, in order.
+    /// Reads and appends that were sent, in order.
     pub steps: Vec<Step>,
-    /// The outcome, as the session knows it.
+    /// Outcome of the transaction, as the session knows it.
     pub outcome: Outcome,
-    /// The results of its reads, in order, if it was acknowledged.
+    /// Content that each read step saw, in the order of the reads; empty unless the transaction was acknowledged.
     pub reads: Vec<Vec<Element>>,
-    /// Time at which it was sent, in ns since the load began.
+    /// Time at which the transaction was sent, in ns since the load began.
     pub began_ns: u64,
-    /// Time at which it was answered or timed out, in ns since the load began.
+    /// Time at which the transaction was answered or timed out, in ns since the load began.
     pub ended_ns: u64,
 }
 
-/// The transactions with their replies, and the final content of the lists.
+/// Transactions with their answers, and the final content of the lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    /// The transactions of all sessions; those of one session in the order in which they ran.
+    /// Transactions of all sessions; those of one session are in the order in which they ran.
     pub transactions: Vec<Transaction>,
-    /// The final content of each list, by the number of the list.
+    /// Final content of each list; the index is the number of the list.
     pub last: Vec<Vec<Element>>,
 }
 
-/// Formats an element as it is appended to the value of a list.
+/// Formats an element as it is appended to the value of a list: its number and a comma.
 #[must_use]
 pub fn written(element: Element) -> String {
     format!("{element},")
 }
 
-/// Parses the value of a list; returns `None` if it is not a list of elements.
+/// Parses the value of a list (elements, each followed by a comma); returns `None` if it has another form.
 #[must_use]
 pub fn elements(value: &[u8]) -> Option<Vec<Element>> {
     let text = std::str::from_utf8(value).ok()?;

@@ -1,4 +1,4 @@
-//! The result of a check: exact counts by kind of anomaly, and examples with their transactions.
+//! The result of a check of lists: exact counts by kind of anomaly, and examples with their transactions.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::History;
 
-/// Maximum number of examples of each kind.
+/// Limit of the number of examples that a verdict contains for each kind of anomaly.
 const NAMED_MAX: u64 = 20;
 
 /// The kind of an anomaly under strong-session snapshot isolation. Names that begin with G are Adya's.
@@ -15,24 +15,26 @@ pub enum Kind {
     /// An acknowledged append, or one that a client read, is missing from its list at the end.
     #[serde(rename = "lost")]
     Lost,
-    /// A list has an element that no client appended, or whose transaction certainly did not happen.
+    /// A list has an element that no client appended to it, or whose transaction certainly did not happen.
     #[serde(rename = "resurrected")]
     Resurrected,
-    /// A list has the same element twice.
+    /// An element occurs twice in the final lists, or in one read.
     #[serde(rename = "duplicated")]
     Duplicated,
     /// Some of a transaction's appends happened, and others did not.
     #[serde(rename = "atomicity")]
     Atomicity,
-    /// Two reads of a list differ in the order of its elements.
+    /// The order of a list's elements differs between a read and the final list, or between a transaction's appends
+    /// and the final list.
     #[serde(rename = "incompatible order")]
     Order,
-    /// A transaction read a list that contradicts its own earlier steps.
+    /// A transaction read a list that contradicts its own appends or its other reads of the list, or has no result
+    /// for a read.
     #[serde(rename = "internal")]
     Internal,
     /// Aborted read: a read of an append whose transaction did not happen.
     G1a,
-    /// Intermediate read: a read of an append whose transaction appended more to the list.
+    /// Intermediate read: the last element read is one after which its transaction appended more to the list.
     G1b,
     /// A cycle of write-write dependencies.
     G0,
@@ -44,7 +46,7 @@ pub enum Kind {
     /// Read skew: a transaction that saw some earlier changes but missed one.
     #[serde(rename = "G-single")]
     GSingle,
-    /// Long fork: transactions that saw others in different orders. A cycle in which no two read-write
+    /// Long fork: transactions that saw others in different orders. It is a cycle in which no two read-write
     /// dependencies are adjacent.
     #[serde(rename = "G-nonadjacent")]
     GNonadjacent,
@@ -53,42 +55,42 @@ pub enum Kind {
     Session,
 }
 
-/// An example of an anomaly.
+/// An example of an anomaly, with the transactions that are involved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Anomaly {
     /// The kind of anomaly.
     pub kind: Kind,
-    /// The evidence; a transaction is written as T and its index in the history.
+    /// Description of the evidence; a transaction is written as T and its index in the history.
     pub why: String,
-    /// The indexes of the transactions in the history; those of a cycle, in its order.
+    /// Indexes of the involved transactions in the history; those of a cycle, in its order.
     pub transactions: Vec<usize>,
 }
 
-/// The result of a check.
+/// The result of the check of a history of lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Number of transactions that were sent.
+    /// Number of transactions in the history.
     pub transactions: u64,
     /// Number of transactions that were acknowledged.
     pub done: u64,
     /// Number of transactions that certainly did not happen.
     pub not_done: u64,
-    /// Number of transactions without a definite answer.
+    /// Number of transactions without a definite answer (acknowledged or certainly not done).
     pub unknown: u64,
-    /// Number of transactions without a definite answer whose appends are in the lists, so that they
-    /// happened.
+    /// Number of transactions without a definite answer that happened, because some of their appends are in the final
+    /// lists.
     pub unknown_but_done: u64,
-    /// Number of appends that were acknowledged.
+    /// Number of appends of acknowledged transactions.
     pub appends: u64,
-    /// Number of anomalies of each kind; cycles are counted once per strongly connected component of
+    /// Number of anomalies of each kind that occurred; cycles are counted once per strongly connected component of
     /// transactions.
     pub counts: BTreeMap<Kind, u64>,
-    /// Examples, at most 20 of each kind.
+    /// Examples of anomalies, at most 20 of each kind.
     pub named: Vec<Anomaly>,
 }
 
 impl Kind {
-    /// Returns the name of the kind in the literature.
+    /// Returns the name of this kind of anomaly in the literature.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -109,8 +111,8 @@ impl Kind {
         }
     }
 
-    /// Returns true if the kind concerns isolation between transactions. Other kinds concern the content of
-    /// the lists, and a second checker need not detect them.
+    /// Returns true if this kind of anomaly concerns isolation between transactions. Other kinds concern the content
+    /// of the lists, and a second checker need not detect them.
     #[must_use]
     pub fn is_of_isolation(self) -> bool {
         use Kind::{Atomicity, Duplicated, Lost, Order, Resurrected};
@@ -119,13 +121,13 @@ impl Kind {
 }
 
 impl Verdict {
-    /// Returns true if there are no anomalies.
+    /// Returns true if the history has no anomalies of any kind.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Returns the number of anomalies of a kind.
+    /// Returns the number of anomalies of the kind `kind`.
     #[must_use]
     pub fn count(&self, kind: Kind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or(0)
@@ -147,7 +149,7 @@ impl Verdict {
 }
 
 impl Anomaly {
-    /// Formats the example with all its transactions, for debugging.
+    /// Formats the example with all its transactions, which are those of `history`, for debugging.
     #[must_use]
     pub fn describe(&self, history: &History) -> String {
         let mut text = format!("{}: {}", self.kind.name(), self.why);
