@@ -20,20 +20,21 @@ pub use report::{
     Advice, NeighbourReport, PhaseReport, Report, ShapeReport, StationReport, UnevenReport,
 };
 
-/// Number of references up to which the hit curve is exact; for longer traces, keys are sampled.
+/// Maximum number of references (reads that found a document) for which the hit curve is computed exactly; for a
+/// longer trace, the curve is estimated from a sample of its keys.
 const EXACT_MAX: u64 = 10_000_000;
 
-/// Maximum number of shapes that one plan compares.
+/// Maximum number of shapes (combinations of shards, replicas, cache and read preference) that one plan compares.
 pub const SHAPES_MAX: usize = 20_000;
 
-/// The costs and their origin.
+/// The costs of requests at each station from which a plan is predicted, and the origin of these costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
-    /// Processor times in seconds, waits in seconds, and sizes in bytes.
+    /// Costs of a request and of a key: processor times in seconds, waits in seconds, and sizes in bytes.
     pub costs: Costs,
-    /// Relative standard errors of the costs; 0 for an error that is not known.
+    /// Standard error of each cost in `costs`, relative to that cost; 0 for an error that is not known.
     pub errors: Errors,
-    /// Origin of the costs in words: the file and the machine.
+    /// Origin of the costs in words: the file of the probe, and the machine on which it was made.
     pub from: String,
     /// True if the costs were measured on the user's own cluster. If false, they were measured on another machine with
     /// other documents, and document sizes are taken from the trace.
@@ -43,12 +44,13 @@ pub struct Origin {
     pub borrowed: Vec<&'static str>,
 }
 
-/// The settings of a plan: the deadline, and the values of each dimension of the grid.
+/// The settings of a plan: the deadline, the prices, and the values of each dimension of the grid of shapes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Deadline: the time within which the job has to end, in seconds.
     pub deadline_s: f64,
-    /// Prices per hour. Without prices, shapes are ordered by processors, then by memory.
+    /// Prices of a processor and of a GB of memory per hour. If `None`, shapes are ordered by their number of
+    /// processors, then by their memory.
     pub prices: Option<Prices>,
     /// Candidate numbers of shards.
     pub shards: Vec<u32>,
@@ -61,15 +63,16 @@ pub struct Settings {
     pub reads: Vec<Reads>,
     /// Candidate locations of the cache: at the workers, or at the router.
     pub cache_at: Vec<CacheAt>,
-    /// Share of the keys on each shard, by number of shards.
+    /// The share of the keys on each shard, for each number of shards.
     pub shares: Shares,
-    /// Processors of each station.
+    /// Number of processors of each station: client, cache, router, and each member of a shard.
     pub machine: Machine,
-    /// Settings of the job: its workers, and the keys of a batch.
+    /// Settings of the job: its number of workers, and its number of keys per batch.
     pub job: Job,
     /// State of the cache when the job starts: cold or warm.
     pub start: Start,
-    /// Number of documents in the collection; overrides the number in the costs.
+    /// Number of documents in the collection; `None`: the number in the costs, or, if they come from another machine,
+    /// in the trace.
     pub documents: Option<u64>,
 }
 
@@ -81,10 +84,10 @@ pub enum Error {
         "the trace has no reads: record a job that reads by _id, or check the columns of the file"
     )]
     Empty,
-    /// The deadline is not a finite number of seconds above 0.
+    /// The deadline is not a finite number of seconds above 0; the field is the given deadline.
     #[error("the deadline of {0} s is not valid: give the time that the job may take, as 60s")]
     Deadline(f64),
-    /// A price is negative or not finite.
+    /// A price per hour is negative or not finite; the field is the given price.
     #[error("the price {0} is not valid: give 0 or more")]
     Price(f64),
     /// The grid has no shape, or more than [`SHAPES_MAX`]. The field is its number of shapes.
@@ -92,7 +95,8 @@ pub enum Error {
     Grid(usize),
 }
 
-/// Computes the advice for a trace.
+/// Computes the hit curve of a trace and a plan over the grid in `settings`, and returns the report of both. `origin`
+/// has the costs of the stations.
 ///
 /// # Errors
 /// [`Error`]: the trace has no reads, or a setting is invalid.
@@ -128,7 +132,7 @@ pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Adv
     Ok(report::report(&question, &plan(&question), origin, &curve, trace))
 }
 
-/// Checks that the trace has reads, and that the deadline and the prices are valid.
+/// Checks that the trace has reads, and that the deadline and the prices in the settings are valid.
 fn checked(trace: &Trace, settings: &Settings) -> Result<(), Error> {
     if trace.reads() == 0 {
         return Err(Error::Empty);
@@ -143,8 +147,8 @@ fn checked(trace: &Trace, settings: &Settings) -> Result<(), Error> {
     }
 }
 
-/// Returns the costs. If they were measured on another machine, the document sizes and the number of documents are
-/// those of the trace; `documents` overrides the number.
+/// Returns the costs for the prediction. If they were measured on another machine, the mean document size and the
+/// number of documents are those of the trace; `documents` overrides the number.
 fn costs(trace: &Trace, origin: &Origin, documents: Option<u64>) -> Costs {
     let mut costs = origin.costs;
     if !origin.is_own {
@@ -161,7 +165,8 @@ fn costs(trace: &Trace, origin: &Origin, documents: Option<u64>) -> Costs {
     costs
 }
 
-/// Computes the hit curve of the references: exact up to [`EXACT_MAX`] references, else by sampling keys.
+/// Computes the hit curve (hits in each phase by cache size) of the references of each phase: exactly up to
+/// [`EXACT_MAX`] references, else from a sample of the keys.
 fn curve(references: &[Vec<Reference>], start: Start) -> Curve {
     let number: u64 = references.iter().map(|phase| phase.len() as u64).sum();
     if number <= EXACT_MAX {
@@ -171,8 +176,8 @@ fn curve(references: &[Vec<Reference>], start: Start) -> Curve {
     }
 }
 
-/// Returns the default cache sizes in bytes: 0 (no cache), and an eighth, a quarter, a half and all of
-/// `distinct_bytes`, each rounded up to whole KiB.
+/// Returns the default candidate sizes of the cache in bytes: 0 (no cache), and an eighth, a quarter, a half and all
+/// of `distinct_bytes`, each rounded up to whole KiB.
 fn sizes(distinct_bytes: u64) -> Vec<u64> {
     let part = |of: u64| distinct_bytes.div_ceil(of).div_ceil(1024) * 1024;
     vec![0, part(8), part(4), part(2), part(1)]

@@ -37,7 +37,7 @@ pub use fetch::{Counts, Fetched, Fetcher};
 pub use key::Key;
 pub use source::{Namespace, PHASE_COMMENT, Reads, Source, options as source_options};
 
-/// The computation that each phase of a chain runs on its documents.
+/// The computation of a chain's phases: how the keys of the next phase follow from the documents of the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Job {

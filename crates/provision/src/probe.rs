@@ -42,47 +42,47 @@ pub use fit::Measured;
 pub use measure::{Request, run};
 pub use result::{Cores, KeysFrom, MeasuredCosts, RoundTrip, Share, Sizes, Window};
 
-/// The version of the file format that is written and read.
+/// Version of the format of probe files: the one that is written, and the only one that is read.
 const VERSION: u32 = 1;
-/// The built-in probe as JSON: a measurement on the machine on which Imago is developed.
+/// The built-in probe as JSON: the result of a measurement on the machine on which Imago is developed.
 const BUILT_IN: &str = include_str!("probe/built_in.json");
 
-/// The result of a probe, as its file has it.
+/// The result of a probe: measured costs of requests at each station, as the probe's JSON file stores them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Version of the file format.
+    /// Version of the file format; only version 1 can be read.
     pub version: u32,
-    /// The measured servers and the method, in words.
+    /// The measured servers and the method of the measurement, in words.
     pub about: String,
     /// Time at which the probe was made (RFC 3339, UTC).
     pub when: String,
     /// The collection that was read, as `database.collection`.
     pub namespace: String,
-    /// Total length of the windows, in seconds.
+    /// Total length of all measurement windows, in seconds.
     pub seconds: f64,
-    /// Number of batches in flight at once.
+    /// Number of batches that were in flight at once during the windows.
     pub workers: u32,
-    /// The batch sizes of the windows, in keys.
+    /// The sizes of the batches that the windows requested, in keys.
     pub batches: Vec<u32>,
-    /// Members, documents and keys of each shard; one entry for a replica set.
+    /// Number of members, and share of documents and keys, of each shard; one entry for a replica set.
     pub shards: Vec<Share>,
-    /// Number and origin of the keys that were read.
+    /// Number and origin of the keys that the probe read.
     pub keys: KeysFrom,
     /// Processor time of requests and keys at each station, in seconds.
     pub costs: MeasuredCosts,
     /// Round-trip times to idle servers, in seconds.
     pub round_trips: result::RoundTrips,
-    /// Sizes of documents, indexes, cache entries and server processes, in bytes.
+    /// Sizes of the collection's documents and indexes, of cache entries and of server processes, in bytes.
     pub sizes: Sizes,
-    /// Number of processors of each station; by default, the processors of this machine.
+    /// Number of processors of each station (client, cache, router, member of a shard).
     pub cores: Cores,
-    /// The windows from which the costs were computed.
+    /// The measurement windows from which the costs were computed.
     pub windows: Vec<Window>,
 }
 
 impl Probe {
-    /// Returns the probe that ships with the program. It was made on the machine on which Imago is developed, and
-    /// serves for a first estimate.
+    /// Returns the probe that ships with the program, for a first estimate. It was made on the machine on which Imago
+    /// is developed.
     ///
     /// # Panics
     /// Never: a test parses the built-in probe.
@@ -91,7 +91,7 @@ impl Probe {
         serde_json::from_str(BUILT_IN).expect("the built-in probe is read by a test")
     }
 
-    /// Reads a probe from a file.
+    /// Reads the result of a probe from a JSON file.
     ///
     /// # Errors
     /// The file cannot be read, or is not a probe of this version.
@@ -113,7 +113,7 @@ impl Probe {
         serde_json::from_value(json).map_err(|error| foreign(error.to_string()))
     }
 
-    /// Writes the probe to a file, and replaces an earlier file of that name.
+    /// Writes the probe to a JSON file, and replaces an existing file at `path`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -123,8 +123,8 @@ impl Probe {
         fs::write(path, json + "\n").map_err(io)
     }
 
-    /// Returns the costs for a prediction. A cost that this probe did not measure ([`Probe::borrowed`]) is taken from
-    /// the built-in probe.
+    /// Returns the costs that a prediction needs. A cost that this probe did not measure ([`Probe::borrowed`]) is
+    /// taken from the built-in probe.
     #[must_use]
     pub fn costs(&self) -> Costs {
         let lent = Self::built_in();
@@ -164,8 +164,8 @@ impl Probe {
         }
     }
 
-    /// Returns the stations whose costs are taken from the built-in probe, because the probed cluster did not have
-    /// them.
+    /// Returns the names of the stations (`cache`, `router`, `proxy`) that the probed cluster did not have, so that
+    /// their costs are taken from the built-in probe.
     #[must_use]
     pub fn borrowed(&self) -> Vec<&'static str> {
         let borrowed = [
@@ -176,8 +176,8 @@ impl Probe {
         borrowed.into_iter().filter(|(_, is)| *is).map(|(station, _)| station).collect()
     }
 
-    /// Returns the relative standard errors of the costs. For a borrowed cost ([`Probe::borrowed`]) the error is that
-    /// of the built-in probe; it does not include the difference between the two machines.
+    /// Returns the standard errors of the costs, each relative to its cost. For a borrowed cost ([`Probe::borrowed`])
+    /// the error is that of the built-in probe; it does not include the difference between the two machines.
     #[must_use]
     pub fn errors(&self) -> Errors {
         let lent = Self::built_in().costs;
@@ -204,7 +204,8 @@ impl Probe {
         }
     }
 
-    /// Returns the number of processors of each station; of the cache at most 1.
+    /// Returns the number of processors of each station for a prediction; the cache has at most 1, since Redis uses
+    /// one.
     #[must_use]
     pub fn machine(&self) -> Machine {
         Machine {

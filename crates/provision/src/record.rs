@@ -37,39 +37,39 @@ use recorder::{Recorder, Totals};
 
 /// Name of the environment variable that gives the job the URI of the proxy.
 pub const URI_VARIABLE: &str = "IMAGO_RECORD_URI";
-/// Placeholder in the job's arguments that is replaced by the URI of the proxy.
+/// Placeholder in the job's arguments; each occurrence is replaced by the URI of the proxy.
 pub const URI_ARGUMENT: &str = "{uri}";
-/// Interval at which the reads so far are written to the operating system.
+/// Interval at which the recorded reads are written to the operating system.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// The settings of a recording.
+/// The settings of the recording of a job's reads.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Connection string of the database.
+    /// Connection string of the database that the job reads.
     pub uri: String,
-    /// Path of the trace to create.
+    /// Path of the trace file to create.
     pub out: PathBuf,
-    /// The collection whose reads are recorded, as `database.collection`; `None`: the first collection that is read by
-    /// `_id`.
+    /// The collection whose reads are recorded, as `database.collection`; `None`: the first collection that the job
+    /// reads by `_id`.
     pub namespace: Option<String>,
-    /// Minimum interval without reads that ends a phase, for a job that does not name its phases.
+    /// Minimum interval without reads that ends a phase, for reads whose comment does not name a phase.
     pub gap: Duration,
     /// The job's program and its arguments.
     pub command: Vec<OsString>,
     /// True if the job's standard output goes to stderr, because stdout has the report.
     pub output_to_stderr: bool,
-    /// The current time (RFC 3339, UTC).
+    /// The current time (RFC 3339, UTC), for the header of the trace.
     pub when: String,
 }
 
-/// The outcome of a recording.
+/// The outcome of the recording of a job's reads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Path of the trace.
+    /// Path of the trace file.
     pub trace: PathBuf,
     /// The collection that was recorded, as `database.collection`; empty if nothing was read by `_id`.
     pub namespace: String,
-    /// Numbers of phases, reads and documents.
+    /// Numbers of phases, reads and documents that were recorded.
     #[serde(flatten)]
     pub totals: Totals,
     /// Time from the job's start to its end, in seconds.
@@ -80,7 +80,8 @@ pub struct Report {
     pub incomplete: Option<String>,
 }
 
-/// Runs the job and records its reads. If the job was started, the trace exists afterwards in every case.
+/// Runs the job behind a proxy and records its reads; cancelling `cancel` signals the job to end. If the job was
+/// started and recorded, the trace file exists afterwards.
 ///
 /// # Errors
 /// [`Error`]: the database cannot be recorded or reached, the job cannot be started, or the trace cannot be written. A
@@ -124,7 +125,8 @@ pub async fn run(request: &Request, cancel: &CancellationToken) -> Result<Report
     Ok(Report { trace: request.out.clone(), namespace, totals, seconds, exit_code, incomplete })
 }
 
-/// Runs the job to its end; `cancel` signals it to end early.
+/// Runs the job to its end, with the proxy at `uri`, and flushes the recorder meanwhile; cancelling `cancel` signals
+/// the job to end early.
 async fn watch(
     request: &Request,
     uri: &str,

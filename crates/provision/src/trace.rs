@@ -37,16 +37,16 @@ pub use error::Error;
 pub use key::Key;
 pub use writer::Writer;
 
-/// A job's reads.
+/// The reads of a job by `_id`, phase by phase.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// Origin of the trace.
+    /// Origin of the trace: how, when and of which collection it was made.
     pub header: Header,
-    /// The reads of each phase, in order.
+    /// The reads of each phase, in the order in which they were recorded.
     pub phases: Vec<Vec<Read>>,
-    /// Start and end of each phase; as many entries as there are phases.
+    /// Start and end of each phase, in the order of `phases`; as many entries as there are phases.
     pub spans: Vec<Span>,
-    /// Number of the job's reads that were not by `_id`; the trace does not contain them.
+    /// Number of the job's reads that were not by `_id`, and which the trace does not contain.
     pub other_reads: u64,
     /// Whether the trace contains the whole job, and if not, the reason.
     pub ending: Ending,
@@ -57,16 +57,17 @@ pub struct Trace {
 pub struct Read {
     /// The document's `_id`.
     pub key: Key,
-    /// Size of the document as BSON, in bytes; `None` if there was no such document.
+    /// Size of the document as BSON, in bytes; `None` if the read found no document.
     pub document_bytes: Option<u32>,
 }
 
-/// Start and end of a phase, in microseconds since the start of the recording. Both are 0 where times are not known.
+/// Start and end of a phase, in microseconds since the start of the recording; for a CSV file, in microseconds of its
+/// column `time`. Both are 0 where times are not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// Start of the phase's first read, in microseconds.
+    /// Start of the phase's first read, in microseconds since the start of the recording (CSV: the time in the file).
     pub began_us: u64,
-    /// End of the phase's last read, in microseconds.
+    /// End of the phase's last read, in microseconds since the start of the recording.
     pub ended_us: u64,
 }
 
@@ -75,19 +76,19 @@ pub struct Span {
 pub struct Header {
     /// The method by which the trace was made, and its source: `recorded from mongodb://127.0.0.1:27017`.
     pub source: String,
-    /// The collection, as `database.collection`; empty if it is not known.
+    /// The collection that was read, as `database.collection`; empty if it is not known.
     pub namespace: String,
     /// Start of the recording (RFC 3339, UTC); empty if it is not known.
     pub when: String,
-    /// The rule that split the reads into phases.
+    /// The rule by which the reads were split into phases.
     pub phases_by: PhasesBy,
 }
 
-/// The rule that splits reads into phases.
+/// The rule by which the reads of a trace were split into phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum PhasesBy {
-    /// The job reports its phases itself.
+    /// The job itself reported the phase of each read.
     Job,
     /// The comment of a read names its phase; for reads without such a comment, an interval without reads ends a phase.
     CommentOrGap {
@@ -99,13 +100,13 @@ pub enum PhasesBy {
         /// Minimum interval without reads that ends a phase, in milliseconds.
         gap_ms: u64,
     },
-    /// A column of the imported file names the phase.
+    /// The column `phase` of the imported file names the phase of each read.
     Column,
     /// All reads are one phase.
     One,
 }
 
-/// Whether a recording contains the whole job.
+/// Whether a trace contains the reads of the whole job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
@@ -115,20 +116,20 @@ pub enum Ending {
     Incomplete(String),
 }
 
-/// The treatment of a file that is torn or damaged.
+/// The treatment of a trace file that is torn (it lacks its closing block) or damaged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Torn {
-    /// A torn file is an error, which reports the number of complete phases.
+    /// A torn or damaged file is an error, which reports the number of complete phases.
     #[default]
     Refuse,
     /// The complete phases before the damage are the trace, and its [`Ending`] names the damage.
     UseWholePhases,
 }
 
-/// Options for reading a file.
+/// Options for reading a trace file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// The treatment of a torn file.
+    /// The treatment of a torn or damaged file.
     pub torn: Torn,
     /// For imported files with times: the minimum interval without reads that ends a phase. If `None`, all reads are
     /// one phase.
@@ -136,7 +137,7 @@ pub struct Options {
 }
 
 impl Trace {
-    /// Reads a trace of any format; a torn file is an error.
+    /// Reads a trace file of any supported format; a torn file is an error.
     ///
     /// # Errors
     /// [`Error`]: the file cannot be read, is torn, has a foreign format, or a later version.
@@ -144,7 +145,7 @@ impl Trace {
         Self::read_with(path, Options::default())
     }
 
-    /// Reads a trace of any format, with options.
+    /// Reads a trace file of any supported format, with options for torn files and for the split into phases.
     ///
     /// # Errors
     /// As [`Trace::read`].
@@ -157,7 +158,7 @@ impl Trace {
         }
     }
 
-    /// Writes the trace as a new `.imt` file.
+    /// Writes the trace to the new `.imt` file `path`.
     ///
     /// # Errors
     /// The file already exists, or cannot be written.
@@ -173,7 +174,7 @@ impl Trace {
         writer.finish(&self.ending)
     }
 
-    /// Returns the number of reads in all phases.
+    /// Returns the number of reads in all phases of the trace.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.phases.iter().map(|phase| phase.len() as u64).sum()

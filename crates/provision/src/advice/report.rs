@@ -15,9 +15,9 @@ use crate::trace::{Ending, Trace};
 pub struct Advice {
     /// The advice in one sentence.
     pub advice: String,
-    /// True if at least one shape meets the deadline.
+    /// True if at least one shape of the grid ends the job within the deadline.
     pub meets_deadline: bool,
-    /// Deadline of the job, in seconds.
+    /// Deadline: the time within which the job has to end, in seconds.
     pub deadline_s: f64,
     /// Time by which the fastest shape exceeds the deadline, in seconds; `None` if a shape meets it.
     pub missed_by_s: Option<f64>,
@@ -25,17 +25,19 @@ pub struct Advice {
     pub ordered_by: &'static str,
     /// The advised shape: the cheapest that meets the deadline, or the fastest if no shape meets it.
     pub advised: Report,
-    /// Prediction for the advised shape, phase by phase.
+    /// Prediction for the advised shape, one entry for each phase of the job.
     pub phases: Vec<PhaseReport>,
-    /// The shapes one step away from the advised one, each with the reason why it is not advised.
+    /// The shapes that differ from the advised one by one step in one dimension of the grid, each with the reason why
+    /// it is not advised.
     pub neighbours: Vec<NeighbourReport>,
     /// The better shape that evenly filled shards would allow; `None` if even shards would not improve the advice.
     pub uneven: Option<UnevenReport>,
-    /// The Pareto front: the shapes that no other shape beats in time and cost, the fastest first.
+    /// The Pareto front: the shapes of the grid for which no other shape is both faster and cheaper, the fastest
+    /// first.
     pub front: Vec<Report>,
-    /// All shapes of the grid.
+    /// The predictions for all shapes of the grid.
     pub shapes: Vec<Report>,
-    /// Origin of the costs in words: the file and the machine.
+    /// Origin of the costs in words: the file of the probe, and the machine on which it was made.
     pub costs_from: String,
     /// Number of reads in the trace.
     pub reads: u64,
@@ -48,11 +50,11 @@ pub struct Advice {
 /// A shape, written as plain values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShapeReport {
-    /// The shape in words.
+    /// The shape in words, for display.
     pub name: String,
     /// Number of shards.
     pub shards: u32,
-    /// Number of members per shard.
+    /// Number of members (replicas, the primary included) of each shard.
     pub replicas: u32,
     /// Size of the cache, in bytes; 0: no cache.
     pub cache_bytes: u64,
@@ -65,99 +67,103 @@ pub struct ShapeReport {
 /// A shape and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// The shape.
+    /// The shape, whose fields are written beside those of its prediction.
     #[serde(flatten)]
     pub shape: ShapeReport,
-    /// Predicted time of the job, in seconds.
+    /// Predicted time of the whole job on this shape, in seconds.
     pub time_s: f64,
-    /// 95 % interval of the job's time, in seconds: lower and upper end. Set only where the errors of the costs are
-    /// known, and only for the front and the advised shape.
+    /// 95 % interval of the job's predicted time, in seconds: lower and upper end. `None` if the errors of the costs
+    /// are not known, or if the shape is neither advised nor on the Pareto front.
     pub interval_s: Option<[f64; 2]>,
-    /// Price per hour, in the currency of the given prices; `None` without prices.
+    /// Price per hour of the shape's processors and memory, in the currency of the given prices; `None` if no prices
+    /// were given.
     pub price_hour: Option<f64>,
-    /// Price of one run of the job, in the currency of the given prices; `None` without prices.
+    /// Price of one run of the job on this shape, in the currency of the given prices; `None` if no prices were
+    /// given.
     pub price_job: Option<f64>,
-    /// Number of provisioned processors, over all stations.
+    /// Number of processors that the shape provisions, over all stations (client, cache, router and database
+    /// servers).
     pub processors: f64,
-    /// Provisioned memory of the database servers and the cache, in bytes.
+    /// Memory that the shape provisions for the database servers and the cache, in bytes.
     pub memory_bytes: f64,
     /// Share of the reads that the cache answers, from 0 to 1.
     pub hit_ratio: f64,
     /// Bytes of entries in the cache at the end of the job.
     pub cache_held_bytes: u64,
-    /// Busy processors of one database server: the average over all servers and the whole job.
+    /// Mean number of busy processors of one database server, over all servers and the whole job.
     pub database_cpu_average: f64,
-    /// Busy processors of the busiest database server in its busiest phase.
+    /// Number of busy processors of the busiest database server, in the phase in which it is busiest.
     pub database_cpu_max: f64,
-    /// Busy processors of the client, on average over the job.
+    /// Mean number of busy processors of the client, over the whole job.
     pub client_cpu_average: f64,
-    /// Busy processors of the cache, on average over the job.
+    /// Mean number of busy processors of the cache, over the whole job.
     pub cache_cpu_average: f64,
-    /// Busy processors of the router, on average over the job.
+    /// Mean number of busy processors of the router, over the whole job.
     pub router_cpu_average: f64,
-    /// Memory of one database server of each shard, in bytes.
+    /// Memory that one database server of each shard needs, in bytes; one entry for each shard.
     pub member_bytes: Vec<f64>,
     /// The station that bounds most of the job's time: `client`, `cache`, `router`, `shard 1` …, or `workers`.
     pub bottleneck: String,
 }
 
-/// The prediction for one phase.
+/// The prediction for one phase of a job: the reads of one map, on one shape.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PhaseReport {
-    /// Time of the phase, in seconds.
+    /// Predicted time of the phase, in seconds.
     pub time_s: f64,
-    /// Number of keys that the phase reads.
+    /// Number of keys that the phase reads, those that the cache answers included.
     pub keys: u64,
-    /// Expected number of keys that the cache answers.
+    /// Expected number of the phase's keys that the cache answers.
     pub hits: f64,
-    /// Name of the station that bounds the phase.
+    /// Name of the station that bounds the time of the phase: `client`, `cache`, `router`, `shard 1` …, or `workers`.
     pub bottleneck: String,
-    /// The prediction for each station of the phase.
+    /// The prediction for each station that serves requests of the phase.
     pub stations: Vec<StationReport>,
 }
 
-/// The prediction for one station in one phase.
+/// The prediction for one station (client, cache, router or shard) in one phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StationReport {
-    /// Name of the station.
+    /// Name of the station: `client`, `cache`, `router`, `shard 1` …, or `workers`.
     pub station: String,
-    /// Response time of a batch at the station, queueing included, in seconds.
+    /// Mean time that a batch of keys spends at the station, queueing included, in seconds.
     pub response_s: f64,
-    /// Mean share of the station's processors that is busy, from 0 to 1.
+    /// Mean share of the station's processors that is busy during the phase, from 0 to 1.
     pub utilisation: f64,
 }
 
-/// A shape one step away from the advised one on the grid.
+/// A shape that differs from the advised one by one step in one dimension of the grid.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NeighbourReport {
-    /// The shape.
+    /// The shape, whose fields are written beside the other fields.
     #[serde(flatten)]
     pub shape: ShapeReport,
-    /// Predicted time of the job with this shape, in seconds.
+    /// Predicted time of the whole job on this shape, in seconds.
     pub time_s: f64,
-    /// The reason why the shape is not advised.
+    /// The reason why the shape is not advised, as a sentence.
     pub because: String,
 }
 
-/// The effect of uneven shards on the advice.
+/// The gain that evenly filled shards would bring: the shape that could then be advised.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UnevenReport {
-    /// The shape that would be advised if its shards were even.
+    /// The shape that would be advised if each shard had the same share of the keys.
     #[serde(flatten)]
     pub shape: ShapeReport,
-    /// Time of the job on this shape with the present shares, in seconds.
+    /// Predicted time of the job on this shape with the given, uneven shares of the keys, in seconds.
     pub uneven_s: f64,
-    /// Time of the job on this shape with even shards, in seconds.
+    /// Predicted time of the job on this shape if all shards have equal shares of the keys, in seconds.
     pub even_s: f64,
-    /// Share of the keys on the largest shard, from 0 to 1.
+    /// Share of the keys on the shard that has most of them, from 0 to 1.
     pub largest: f64,
     /// The gain from even shards, as a sentence.
     pub because: String,
-    /// The command that makes the shards even; `None` until the caller sets it.
+    /// The shell command that evens the shards out; `None` until the caller sets it.
     pub command: Option<String>,
 }
 
-/// Builds the report of a plan.
+/// Builds the report of a plan: `origin` tells the source of its costs, `curve` has the hits by cache size, and
+/// `trace` is the trace that was planned for.
 pub(super) fn report(
     question: &Question<'_>,
     plan: &Plan,
@@ -207,8 +213,8 @@ pub(super) fn report(
     }
 }
 
-/// Builds the report of a candidate. `with_interval` adds the 95 % interval of the time if the errors of the costs are
-/// known.
+/// Builds the report of one candidate shape. `with_interval` adds the 95 % interval of the job's time if the errors
+/// of the costs are known.
 fn shape_report(
     question: &Question<'_>,
     origin: &Origin,
@@ -243,7 +249,7 @@ fn shape_report(
     }
 }
 
-/// Builds the report of a phase.
+/// Converts the prediction of a phase into its report.
 fn phase(phase: &decided::PhaseTime) -> PhaseReport {
     let at = |at: &decided::AtStation| StationReport {
         station: station(at.station),
@@ -259,7 +265,7 @@ fn phase(phase: &decided::PhaseTime) -> PhaseReport {
     }
 }
 
-/// Builds the report of a shape.
+/// Converts a shape into plain values for the report.
 fn shape(shape: Shape) -> ShapeReport {
     ShapeReport {
         name: shape.to_string(),
@@ -277,7 +283,7 @@ fn shape(shape: Shape) -> ShapeReport {
     }
 }
 
-/// Returns the report's name of a station; shards are numbered from 1.
+/// Returns the name of a station in the report; shards are numbered from 1.
 fn station(station: Station) -> String {
     match station {
         Station::Client => "client".into(),

@@ -1,4 +1,4 @@
-//! The cache: Redis, with the raw document of each key.
+//! The cache of a chain: a Redis server, with the raw document of each key.
 //!
 //! An entry's name is the namespace, a zero byte, and the key's identity. So collections do not share names, while the
 //! cache of a worker and that of a proxy at the router share their entries. Its value is the document as the collection
@@ -19,65 +19,66 @@ use super::error::{Error, Result};
 use super::key::{Key, identity_of_document, whole_document};
 use super::source::Namespace;
 
-/// Maximum time to connect to the cache.
+/// Maximum time to open the connection to the cache; after it, the cache has failed.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Maximum time for a reply of the cache.
+/// Maximum time to wait for the cache's reply to one command; after it, the cache has failed.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Options of a cache.
+/// Options of a connection to a cache.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Address of the cache: `redis://[user:password@]host:port[/db]`.
     pub uri: String,
-    /// True if a failure of the cache is an error; otherwise the work continues without the cache.
+    /// True if a failure of the cache ends the work with an error; false if the work continues without the cache.
     pub is_required: bool,
-    /// Time to live of the entries, in seconds; `None`: they do not expire.
+    /// Time to live of the entries that are written, in seconds; `None`: they do not expire.
     pub ttl_s: Option<u32>,
 }
 
-/// A connection to a cache; after the first failure it is not used any more.
+/// A connection to a cache for one collection; after the first failure, it is not used any more.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// The connection; `None` if it could not be opened.
+    /// The connection to the Redis server; `None` if it could not be opened.
     connection: Option<MultiplexedConnection>,
-    /// The beginning of all entry names: the namespace and a zero byte.
+    /// The bytes with which each entry's name begins: the collection as `database.collection`, and a zero byte.
     prefix: Vec<u8>,
-    /// Address of the cache, without a password.
+    /// Address of the cache as `host:port`, without the password that the URI may contain.
     address: String,
-    /// True if a failure of the cache is an error.
+    /// True if a failure of the cache is returned as an error; false if it is only logged.
     is_required: bool,
-    /// Time to live of the entries, in seconds; `None`: they do not expire.
+    /// Time to live of the entries that are written, in seconds; `None`: they do not expire.
     ttl_s: Option<u32>,
-    /// The first failure, shared by all clones; unset while the cache is used.
+    /// Description of the first failure, shared by all clones of the cache; unset while the cache is used.
     failure: Arc<OnceLock<String>>,
 }
 
-/// The result of a lookup in the cache.
+/// The result of the lookup of one key in the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The document, as BSON.
+    /// The document of the key, as BSON.
     Document(Vec<u8>),
-    /// The cache has no entry of the key.
+    /// The cache has no entry for the key, or is not used any more.
     Nothing,
-    /// The entry's value is truncated, or another document's.
+    /// The entry's value is not one whole document with the `_id` of the key: it is truncated, or another document.
     Refused,
 }
 
-/// Statistics of a cache, as the server reports them.
+/// Statistics of a Redis server, from its replies to `DBSIZE` and `INFO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheUsage {
-    /// Number of entries (`DBSIZE`), those of other users included.
+    /// Number of entries in the selected Redis database (`DBSIZE`), those of other programs included.
     pub entries: u64,
-    /// Memory in use (`used_memory`), in bytes.
+    /// Memory that the Redis server uses for all its data (`used_memory`), in bytes.
     pub used_bytes: u64,
-    /// Memory limit (`maxmemory`), in bytes; 0: no limit.
+    /// Memory limit of the Redis server (`maxmemory`), in bytes; 0: no limit.
     pub limit_bytes: u64,
-    /// Number of entries that were evicted since the server's start.
+    /// Number of entries that the Redis server has evicted since its start to stay within its memory limit.
     pub evicted: u64,
 }
 
 impl Cache {
-    /// Connects to a cache. A cache that does not reply is treated as failed, unless it is required.
+    /// Connects to a cache for the documents of the collection `namespace`. If the cache does not reply, the returned
+    /// cache counts as failed and is not used, unless `options` require it.
     ///
     /// # Errors
     /// The address is invalid; or the cache is required and does not reply.
@@ -109,18 +110,19 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Returns the failure after which the cache is not used; `None` while it is used.
+    /// Returns the description of the failure after which the cache is not used; `None` while it is used.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// Returns the connection; `None` after a failure.
+    /// Returns the connection to the cache; `None` if it could not be opened, or after a failure.
     fn living(&self) -> Option<MultiplexedConnection> {
         self.connection.clone().filter(|_| self.failure().is_none())
     }
 
-    /// Stores the first failure and logs it once; if the cache is required, returns the error.
+    /// Handles a failure of the cache. Returns it as an error if the cache is required; else stores it if it is the
+    /// first, logs it once, and returns `Ok`.
     fn fail(&self, cause: &RedisError) -> Result<()> {
         let (cache, cause) = (self.address.clone(), cause.to_string());
         if self.is_required {
@@ -132,12 +134,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns the name of an entry.
+    /// Returns the Redis name of the entry of the key with this identity.
     fn name(&self, identity: &[u8]) -> Vec<u8> {
         [&self.prefix, identity].concat()
     }
 
-    /// Looks up the documents of these identities by one MGET. After a failure, all results are [`Found::Nothing`].
+    /// Looks up the documents of the keys with these identities ([`Key::identity`]) by one MGET, and returns a result
+    /// for each, in their order. After a failure, all results are [`Found::Nothing`].
     ///
     /// # Errors
     /// The cache failed, and is required.
@@ -169,9 +172,9 @@ impl Cache {
         }
     }
 
-    /// Stores documents by one pipeline of SETs, and returns the number that the cache accepted. A document that it
-    /// rejects (its memory is full, and its policy evicts nothing) is not a failure. An entry is the identity of a key
-    /// and its document.
+    /// Stores documents by one pipeline of SETs, and returns the number that the cache accepted. Each entry is a pair
+    /// of a key's identity ([`Key::identity`]) and its document as BSON. A document that the cache rejects (its
+    /// memory is full, and its policy evicts nothing) is not a failure.
     ///
     /// # Errors
     /// The cache failed, and is required.
@@ -225,14 +228,15 @@ impl Cache {
         }
     }
 
-    /// Returns the name of a key's entry.
+    /// Returns the Redis name of the entry for `key` in the collection `namespace`.
     #[must_use]
     pub fn entry(namespace: &Namespace, key: &Key) -> Vec<u8> {
         [namespace.to_string().as_bytes(), &[0], key.identity()].concat()
     }
 }
 
-/// Checks that a value is exactly one document of the requested `_id`.
+/// Converts the value of an entry into the result of a lookup. A value that is not exactly one document with the
+/// `_id` of this identity is refused; `None` is a missing entry.
 fn checked(value: Option<Vec<u8>>, identity: &[u8]) -> Found {
     let Some(value) = value else { return Found::Nothing };
     let own = whole_document(&value).and_then(identity_of_document);

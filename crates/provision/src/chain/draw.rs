@@ -19,22 +19,23 @@ use super::Job;
 use super::error::{Error, Result};
 use super::key::Key;
 
-/// Maximum number of keys in a list, which is held in memory.
+/// Maximum number of keys in a list file, whose lines are held in memory.
 const LISTED_MAX: usize = 50_000_000;
-/// Seed of the permutation that scatters popular keys. Another seed would make other keys popular.
+/// Seed of the permutation that scatters the popular keys of a Zipf distribution over all ranks. Another seed would
+/// make other keys popular.
 const SCATTER_SEED: u64 = 0x1a6;
 
 /// All keys of a collection, by rank.
 #[derive(Clone, Debug)]
 pub enum Keys {
-    /// The integers from 0 up to, but not including, this number.
+    /// The keys are the integers from 0 up to, but not including, this number.
     Numbers(u64),
-    /// The keys of a list, as they are written in its file.
+    /// The keys are the lines of a list file, as text; the rank is the index of the line.
     Listed(Arc<Vec<String>>),
 }
 
 impl Keys {
-    /// Reads a list of keys, one per line.
+    /// Reads a list of keys from the file `path`, one key per line.
     ///
     /// # Errors
     /// The file cannot be read, is empty, has too many keys, or a line is not a key.
@@ -58,7 +59,7 @@ impl Keys {
         Ok(Self::Listed(Arc::new(listed)))
     }
 
-    /// Returns the number of keys.
+    /// Returns the number of keys, which is the number of ranks; a key that a list contains twice counts twice.
     #[must_use]
     pub fn count(&self) -> u64 {
         match self {
@@ -78,7 +79,7 @@ impl Keys {
         }
     }
 
-    /// Returns true if two ranks have the same key: a list may contain a key twice.
+    /// Returns true if the keys of the ranks `one` and `other` are written alike: a list may contain a key twice.
     #[must_use]
     pub fn is_same(&self, one: u64, other: u64) -> bool {
         match self {
@@ -87,7 +88,7 @@ impl Keys {
         }
     }
 
-    /// Appends the key of a rank to `line` as it is written in the input, without a line break.
+    /// Appends the key of a rank to `line`, in the text form that a map reads as its input, without a line break.
     pub fn write(&self, rank: u64, line: &mut Vec<u8>) {
         match self {
             Self::Numbers(_) => {
@@ -99,22 +100,25 @@ impl Keys {
     }
 }
 
-/// Converts a rank of a list into an index.
+/// Converts a rank into an index of the list of keys.
 fn place(rank: u64) -> usize {
     usize::try_from(rank).expect("a rank is below the length of a list in memory")
 }
 
-/// The draw of the next key.
+/// The rule that computes the next key from a document: a uniform or a Zipf-distributed draw by the document's
+/// SHA-256.
 #[derive(Clone, Debug)]
 pub struct Next {
-    /// All keys of the collection.
+    /// All keys of the collection, from which the next key is drawn.
     keys: Keys,
-    /// The Zipf distribution and the permutation that scatters it; `None` for a uniform draw.
+    /// The Zipf distribution of the draw, and the permutation that scatters its popular keys; `None` for a uniform
+    /// draw.
     zipf: Option<(Zipf, Permutation)>,
 }
 
 impl Next {
-    /// Makes the draw of a job. `shape` is the shape of the Zipf distribution, used by [`Job::Zipf`] only.
+    /// Makes the rule by which `job` draws its next keys from `keys`. `shape` is the exponent s of the Zipf
+    /// distribution; only [`Job::Zipf`] uses it.
     ///
     /// # Errors
     /// There are no keys or more than 2^63 - 1; or the shape is not above 0 and at most 10.
@@ -143,7 +147,7 @@ impl Next {
         &self.keys
     }
 
-    /// Returns the rank of the next key after a document.
+    /// Returns the rank of the key that follows from a document; `document` is the whole document as BSON.
     #[must_use]
     pub fn rank(&self, document: &[u8]) -> u64 {
         match &self.zipf {
@@ -158,7 +162,7 @@ impl Next {
     }
 }
 
-/// Returns the SHA-256 of these bytes as an integer, modulo `count`.
+/// Returns the SHA-256 of the document's bytes, as one big-endian integer, modulo `count`.
 ///
 /// # Panics
 /// If `count` is 0.
@@ -172,21 +176,22 @@ pub fn rank_of(document: &[u8], count: u64) -> u64 {
     })
 }
 
-/// The inverse of a Zipf distribution's cumulative sum H(k): the first sums exactly, the others by the Euler–Maclaurin
-/// formula, whose error is below 1e-12 there. It needs no memory for its n values.
+/// The inverse of a Zipf distribution's cumulative sum H(k). The first [`EXACT`] sums are computed term by term, the
+/// others by the Euler–Maclaurin formula, whose error is below 1e-12 there. So the memory does not grow with the n
+/// values.
 #[derive(Clone, Debug)]
 struct Zipf {
-    /// Number of values, n.
+    /// Number of values n of the distribution: the number of keys.
     count: u64,
-    /// Shape of the distribution, s.
+    /// Exponent s of the distribution: the value k has the weight k^-s.
     shape: f64,
-    /// H(1), H(2), … up to [`EXACT`].
+    /// The cumulative sums H(1), H(2), … up to H([`EXACT`]).
     sums: Vec<f64>,
-    /// H(n).
+    /// The sum of all weights, H(n).
     total: f64,
 }
 
-/// Number of sums that are computed term by term.
+/// Number of cumulative sums H(k) that are computed term by term.
 const EXACT: u64 = 1_024;
 
 impl Zipf {
@@ -201,7 +206,7 @@ impl Zipf {
         zipf
     }
 
-    /// Returns H(k).
+    /// Returns the cumulative sum H(k) of the first k weights; k is at least 1.
     fn sum(&self, k: u64) -> f64 {
         if let Some(sum) = usize::try_from(k - 1).ok().and_then(|at| self.sums.get(at)) {
             return *sum;
@@ -217,7 +222,7 @@ impl Zipf {
         self.sums[self.sums.len() - 1] + integral + ends + (slope(k) - slope(m)) / 12.0
     }
 
-    /// Returns the least k with H(k) ≥ unit · H(n); from 1 on.
+    /// Returns the value drawn by `unit`, a number in [0, 1): the least k, from 1 on, with H(k) ≥ `unit` · H(n).
     fn popularity(&self, unit: f64) -> u64 {
         let wanted = unit * self.total;
         let (mut below, mut enough) = (0, self.count);

@@ -1,5 +1,5 @@
-//! The read of one batch: documents come from the cache, the missing ones from the collection, and these are stored in
-//! the cache.
+//! The read of one batch of keys: documents come from the cache; those that it lacks are read from the collection,
+//! and then stored in the cache.
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -11,24 +11,24 @@ use super::error::{Error, Result};
 use super::key::{Key, identity_of_document};
 use super::source::Source;
 
-/// Counts of the reads of one or more batches.
+/// Counts of the reads of one or more batches of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Number of keys, repeated ones in a batch counted once.
+    /// Number of keys that were read; a key that a batch repeats counts once.
     pub keys: u64,
-    /// Number of these keys that the cache had.
+    /// Number of these keys whose document the cache returned.
     pub hits: u64,
-    /// Number of these keys that were read from the collection.
+    /// Number of these keys that were requested from the collection.
     pub misses: u64,
-    /// Number of misses without a document.
+    /// Number of the misses for which the collection has no document.
     pub missing: u64,
-    /// Number of cached values that were truncated or another document's; they count as misses too.
+    /// Number of cached values that were truncated or another document's; their keys count as misses too.
     pub refused: u64,
-    /// Number of documents that the cache did not accept, because it is full or has failed.
+    /// Number of documents read from the collection that the cache did not accept, because it is full or has failed.
     pub not_cached: u64,
-    /// Total size of the documents, in bytes.
+    /// Total size of the documents that were found, in bytes of BSON.
     pub document_bytes: u64,
-    /// Number of requests to the collection.
+    /// Number of finds that were sent to the collection: one for each batch with misses.
     pub requests: u64,
 }
 
@@ -45,31 +45,32 @@ impl AddAssign for Counts {
     }
 }
 
-/// The documents of a batch.
+/// The documents that the read of one batch of keys found.
 #[derive(Debug)]
 pub struct Fetched {
-    /// The document of each distinct key, as BSON; `None` if there is none.
+    /// The document of each distinct key of the batch, as BSON; `None` if the collection has none.
     documents: Vec<Option<Vec<u8>>>,
-    /// Index in `documents` of each key of the batch: a repeated key is fetched once.
+    /// For each key of the batch, the index of its document in `documents`: repeated keys share one document.
     places: Vec<usize>,
     /// Counts of the reads of the batch.
     pub counts: Counts,
 }
 
 impl Fetched {
-    /// Returns the document of the key at `index` of the batch, as BSON; `None` if there is none.
+    /// Returns the document of the key at `index` of the batch, as BSON; `None` if the collection has no such
+    /// document.
     #[must_use]
     pub fn document(&self, index: usize) -> Option<&[u8]> {
         self.documents[self.places[index]].as_deref()
     }
 }
 
-/// Reads batches through the cache, if there is one.
+/// Reads batches of keys from a collection, through a cache if there is one.
 #[derive(Clone, Debug)]
 pub struct Fetcher {
-    /// The collection.
+    /// The collection to read from.
     source: Source,
-    /// The cache; `None` without one.
+    /// The cache to look documents up in; `None`: all documents are read from the collection.
     cache: Option<Cache>,
 }
 
@@ -80,25 +81,26 @@ impl Fetcher {
         Self { source, cache }
     }
 
-    /// Returns the same fetcher with a comment on its reads of the collection that names this phase (from 0 on).
+    /// Returns a copy of the fetcher whose reads of the collection carry a comment that names the phase `phase` (from
+    /// 0 on).
     #[must_use]
     pub fn in_phase(&self, phase: u32) -> Self {
         Self { source: self.source.in_phase(phase), cache: self.cache.clone() }
     }
 
-    /// Returns the cache; `None` without one.
+    /// Returns the cache; `None` if the fetcher reads without one.
     #[must_use]
     pub fn cache(&self) -> Option<&Cache> {
         self.cache.as_ref()
     }
 
-    /// Returns the collection.
+    /// Returns the collection that the fetcher reads from.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Fetches the documents of a batch.
+    /// Fetches the documents of a batch of keys, which may contain repeated keys, and counts the reads.
     ///
     /// # Errors
     /// An error of the collection, or of the cache if it is required; [`Error::UnrequestedDocument`] and

@@ -1,15 +1,15 @@
-//! Reader of the input: one line at a time, each of bounded length.
+//! Reader of the input of a map or a reduce: one line at a time, each of bounded length.
 
 use std::io::{BufRead, Read as _};
 
 use super::error::{Error, Result};
 use super::key::LINE_BYTES_MAX;
 
-/// Reads lines.
+/// Reads the lines of the input of a map or a reduce.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: R,
-    /// The current line.
+    /// The bytes of the current line; the buffer is used again for the next one.
     line: Vec<u8>,
     /// Number of lines read so far.
     number: u64,

@@ -10,21 +10,21 @@ use std::fmt;
 use bson::raw::cstr;
 use bson::{Bson, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-/// Maximum length of a line with a key, in bytes. An `_id` may be as large as its document, but larger ones are not
-/// supported here.
+/// Maximum length of an input line with a key, in bytes. An `_id` may be as large as its document, but larger ones
+/// are not supported here.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// The `_id` of a document.
+/// The `_id` of a document that a chain reads.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// The `_id` as a BSON value.
+    /// The `_id` as a BSON value, as it is sent to the server.
     value: Bson,
-    /// Bytes that are equal for equal `_id`s.
+    /// The identity of the `_id`: bytes that are equal for all values that the server treats as the same `_id`.
     identity: Vec<u8>,
 }
 
 impl Key {
-    /// Makes a key of an integer.
+    /// Makes the key whose `_id` is this 64-bit integer.
     #[must_use]
     pub fn of_number(number: i64) -> Self {
         Self { value: Bson::Int64(number), identity: number_identity(number) }
@@ -49,7 +49,7 @@ impl Key {
         }
     }
 
-    /// Makes a key of a value; `None` if the value cannot be an `_id`.
+    /// Makes the key of a BSON value; `None` if the value cannot be an `_id`.
     #[must_use]
     pub fn of(value: Bson) -> Option<Self> {
         let raw = RawBson::try_from(value.clone()).ok()?;
@@ -57,7 +57,7 @@ impl Key {
         Some(Self { value, identity })
     }
 
-    /// Returns the value, as it is sent to the server.
+    /// Returns the `_id` as a BSON value, as it is sent to the server.
     #[must_use]
     pub fn value(&self) -> &Bson {
         &self.value
@@ -82,14 +82,14 @@ pub fn identity_of_document(document: &RawDocument) -> Option<Vec<u8>> {
     identity(document.get("_id").ok()??)
 }
 
-/// Returns the bytes as a document; `None` if they are not exactly one valid document.
+/// Checks bytes and returns them as a document; `None` if they are not exactly one valid BSON document.
 #[must_use]
 pub fn whole_document(bytes: &[u8]) -> Option<&RawDocument> {
     let document = RawDocument::from_bytes(bytes).ok()?;
     document.iter().all(|field| field.is_ok()).then_some(document)
 }
 
-/// Returns the identity of a value; `None` if its bytes are malformed.
+/// Returns the identity of an `_id` value: bytes that are equal for equal `_id`s. `None` if the value is malformed.
 #[must_use]
 pub fn identity(value: RawBsonRef<'_>) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(16);
@@ -97,19 +97,19 @@ pub fn identity(value: RawBsonRef<'_>) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the identity of an integer.
+/// Returns the identity of an `_id` that is an integer, of any numeric type.
 fn number_identity(number: i64) -> Vec<u8> {
     [&[INTEGER][..], &number.to_le_bytes()].concat()
 }
 
-/// First byte of the identity of an integer.
+/// First byte of the identity of an `_id` that is an integer.
 const INTEGER: u8 = b'i';
-/// First byte of the identity of a document.
+/// First byte of the identity of an `_id` that is a document.
 const DOCUMENT: u8 = b'o';
-/// First byte of the identity of any other value.
+/// First byte of the identity of an `_id` that is neither an integer nor a document.
 const OTHER: u8 = b'v';
 
-/// Appends the identity of a value to `bytes`; `None` if the value is malformed.
+/// Appends the identity of an `_id` value to `bytes`; returns `None` if the value is malformed.
 fn write(value: RawBsonRef<'_>, bytes: &mut Vec<u8>) -> Option<()> {
     let integer = match value {
         RawBsonRef::Int32(number) => Some(i64::from(number)),
@@ -147,7 +147,7 @@ fn write(value: RawBsonRef<'_>, bytes: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns the integer that a double is equal to; `None` if it is a fraction or outside 64 bits.
+/// Returns the integer that a double is equal to; `None` if the double is a fraction or does not fit into 64 bits.
 fn integer_of_double(number: f64) -> Option<i64> {
     const BOUND: f64 = 9_223_372_036_854_775_808.0; // 2^63
     let is_integer = number.fract() == 0.0 && (-BOUND..BOUND).contains(&number);
@@ -155,8 +155,8 @@ fn integer_of_double(number: f64) -> Option<i64> {
     is_integer.then_some(number as i64)
 }
 
-/// Parses the text of a decimal and returns the integer that it is equal to: `-12`, `12.0`, `1.2E+3`. Returns `None`
-/// for a fraction or a number outside 64 bits.
+/// Parses the text of a decimal128 (`-12`, `12.0`, `1.2E+3`) and returns the integer that it is equal to. Returns
+/// `None` for a fraction or a number outside 64 bits.
 fn integer_of_decimal(text: &str) -> Option<i64> {
     let (mantissa, exponent) = text.split_once(['E', 'e']).unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

@@ -1,4 +1,4 @@
-//! The map: it reads keys and writes the next keys, in the same order.
+//! The map of a chain: it reads keys, fetches their documents, and writes the next keys, in the same order.
 //!
 //! A worker handles one batch at a time: it looks up the keys in the cache, reads the missing ones from the collection,
 //! stores these documents in the cache, and hashes each document. Batches may end in any order; their results are
@@ -19,57 +19,58 @@ use super::input::Lines;
 use super::key::Key;
 use super::merkle;
 
-/// Maximum number of batches per worker that are in flight, or finished and waiting for an earlier one.
+/// Maximum number of batches, per worker, that are in flight, or finished and waiting for an earlier one.
 const BATCHES_PER_WORKER_MAX: usize = 4;
-/// Number of batches that are read ahead.
+/// Number of batches of keys that are read from the input ahead of the workers.
 const READ_AHEAD: usize = 2;
 
-/// Options of a map.
+/// Options of a map of a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Number of keys in a batch.
+    /// Number of keys in a batch, which is read by one request.
     pub batch: usize,
-    /// Number of batches in flight at once.
+    /// Number of batches that are in flight at once.
     pub workers: usize,
-    /// Treatment of a key without a document.
+    /// Treatment of a key for which the collection has no document.
     pub missing: Missing,
 }
 
-/// Treatment of a key without a document.
+/// Treatment of a key for which the collection has no document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The map ends with an error.
+    /// The map ends with an error that names the key.
     Fails,
-    /// The key has no result, and is counted.
+    /// The map writes no line for the key, and counts it.
     Skipped,
 }
 
 impl Options {
-    /// Maximum number of keys in a batch.
+    /// Maximum value of `batch`: keys in a batch.
     pub const BATCH_MAX: usize = 100_000;
-    /// Maximum number of batches in flight.
+    /// Maximum value of `workers`: batches in flight at once.
     pub const WORKERS_MAX: usize = 256;
 }
 
-/// The computation of a map on its documents.
+/// The computation of a map on the documents that it fetches.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// Draws the next keys.
+    /// Draws the key of the next phase from each document, by this rule.
     Draw(Next),
-    /// Computes the leaves of a Merkle tree; the lines of the input are `INDEX<TAB>KEY`.
+    /// Computes the leaf hash of each document for a Merkle tree; the lines of the input are `INDEX<TAB>KEY`.
     Leaves,
 }
 
-/// Keys that are read together.
+/// Keys that are read together by one request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Batch {
-    /// The keys, in the order of the input.
+    /// The keys of the batch, in the order of the input.
     pub(super) keys: Vec<Key>,
-    /// Indexes of the keys as leaves of a Merkle tree; empty for another computation.
+    /// Index of each key's leaf in a Merkle tree, in the order of `keys`; empty if the map computes no tree.
     pub(super) indexes: Vec<u64>,
 }
 
-/// Reads keys from `input`, and writes a line for each to `output`. Returns the counts of all batches.
+/// Reads keys from `input`, fetches their documents by `fetcher`, and writes one line for each document to `output`,
+/// in the order of the input. `work` computes the line. Returns the counts of all batches.
 ///
 /// # Errors
 /// A line that is not a key, a key without a document (unless it is skipped), an error of the collection or of the
@@ -112,7 +113,8 @@ where
     Ok(counts)
 }
 
-/// Reads batches until the input or the map ends.
+/// Reads batches of `size` keys from `input` and sends them to `sender`, until the input ends, a line is invalid, or
+/// the receiver is dropped. `is_indexed`: each line has the index of a leaf before its key.
 fn read<R: BufRead>(input: R, size: usize, is_indexed: bool, sender: &mpsc::Sender<Result<Batch>>) {
     let mut lines = Lines::of(input);
     let mut batch = Batch::default();
@@ -141,7 +143,7 @@ fn read<R: BufRead>(input: R, size: usize, is_indexed: bool, sender: &mpsc::Send
     }
 }
 
-/// Parses the next line into a key and, if `is_indexed`, its index; `None` at the end of the input.
+/// Parses the next line into a key and, if `is_indexed`, the index of its leaf; `None` at the end of the input.
 fn next_key<R: BufRead>(
     lines: &mut Lines<R>,
     is_indexed: bool,
@@ -163,7 +165,7 @@ fn next_key<R: BufRead>(
     Ok(Some((index, key)))
 }
 
-/// Returns the lines of output for a batch.
+/// Returns the output lines of a map for one batch, one for each key that has a document.
 fn lines(work: &Work, batch: &Batch, fetched: &Fetched) -> Vec<u8> {
     let mut lines = Vec::new();
     for at in 0..batch.keys.len() {
@@ -181,7 +183,8 @@ fn lines(work: &Work, batch: &Batch, fetched: &Fetched) -> Vec<u8> {
     lines
 }
 
-/// Fetches each batch and applies `make` to it. Returns the results in the order of the batches.
+/// Fetches each batch, up to `options.workers` at once, and applies `make` to the batch and its documents. Returns
+/// the results and the counts of the reads, in the order of the batches.
 pub(super) fn ordered<T: Send + 'static>(
     batches: impl Stream<Item = Result<Batch>>,
     fetcher: &Fetcher,
@@ -212,8 +215,8 @@ pub(super) fn ordered<T: Send + 'static>(
     begun.buffered(workers * BATCHES_PER_WORKER_MAX)
 }
 
-/// Runs the map of a Merkle tree's further levels, which fetches nothing: it reads `INDEX<TAB>HASH` and writes the
-/// input of the reduce. Returns the number of nodes.
+/// Runs the map of a level of a Merkle tree above its leaves, which fetches nothing: it reads `INDEX<TAB>HASH` for
+/// each node and writes the input of the reduce. Returns the number of nodes.
 ///
 /// # Errors
 /// A line that is not a node, or an error of the output.

@@ -12,33 +12,33 @@ use std::io::Write as _;
 
 use sha2::{Digest, Sha256};
 
-/// A SHA-256 hash.
+/// The SHA-256 hash of a leaf or a node of a Merkle tree.
 pub type Hash = [u8; 32];
 
-/// Width of a padded index, in decimal digits.
+/// Width of a node's index in a line, in decimal digits; shorter numbers are padded with zeros.
 const INDEX_DIGITS: usize = 12;
-/// Maximum number of leaves, given by the width of an index.
+/// Maximum number of leaves of a tree, so that each index fits into 12 digits.
 pub const LEAVES_MAX: u64 = 1_000_000_000_000;
 
-/// Returns the hash of a document.
+/// Returns the hash of a leaf: the SHA-256 of the document's BSON.
 #[must_use]
 pub fn leaf(document: &[u8]) -> Hash {
     Sha256::digest(document).into()
 }
 
-/// Returns the hash of the concatenation of two hashes.
+/// Returns the hash of a node: the SHA-256 of its children's hashes, one after the other.
 #[must_use]
 pub fn node(left: &Hash, right: &Hash) -> Hash {
     Sha256::new().chain_update(left).chain_update(right).finalize().into()
 }
 
-/// Returns the number of nodes of a level; the leaves are level 0.
+/// Returns the number of nodes at a level of a tree with this number of leaves; the leaves are level 0.
 #[must_use]
 pub fn nodes(leaves: u64, level: u32) -> u64 {
     leaves.div_ceil(1_u64.checked_shl(level).unwrap_or(u64::MAX))
 }
 
-/// Computes the hashes of the next level.
+/// Computes the hashes of the nodes one level above `level`; a last hash without a sibling is taken over unchanged.
 #[must_use]
 pub fn combine(level: &[Hash]) -> Vec<Hash> {
     let pairs = level.chunks(2);
@@ -51,7 +51,7 @@ pub fn hex(hash: &Hash) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Parses a hash of 64 lower-case hexadecimal digits; `None` for another text.
+/// Parses a hash of exactly 64 lower-case hexadecimal digits; `None` for any other text.
 #[must_use]
 pub fn from_hex(text: &str) -> Option<Hash> {
     let digits = text.as_bytes();
@@ -71,14 +71,14 @@ pub fn from_hex(text: &str) -> Option<Hash> {
     Some(hash)
 }
 
-/// Writes the line of a map for the node at `index`.
+/// Appends to `lines` the output line of a map for the node at `index`: `PARENT<TAB>SIDE HASH`.
 pub fn write_child(index: u64, hash: &Hash, lines: &mut Vec<u8>) {
     let (parent, side) = (index / 2, index % 2);
     writeln!(lines, "{parent:0INDEX_DIGITS$}\t{side} {}", hex(hash)).expect("into memory");
 }
 
-/// Parses a line of a map into the index of the parent, whether the node is the right child, and its hash; `None` for
-/// another text.
+/// Parses an output line of a map (`PARENT<TAB>SIDE HASH`) into the index of the parent, whether the node is its
+/// right child, and the node's hash; `None` for any other text.
 #[must_use]
 pub fn read_child(line: &str) -> Option<(u64, bool, Hash)> {
     let (parent, rest) = line.split_once('\t')?;
@@ -91,12 +91,12 @@ pub fn read_child(line: &str) -> Option<(u64, bool, Hash)> {
     Some((parent.parse().ok()?, is_right, from_hex(hash)?))
 }
 
-/// Writes the line of a reduce for the node at `index`.
+/// Appends to `lines` the output line of a reduce for the node at `index`: `INDEX<TAB>HASH`.
 pub fn write_node(index: u64, hash: &Hash, lines: &mut Vec<u8>) {
     writeln!(lines, "{index:0INDEX_DIGITS$}\t{}", hex(hash)).expect("into memory");
 }
 
-/// Parses a line of a reduce into the node's index and hash; `None` for another text.
+/// Parses an output line of a reduce (`INDEX<TAB>HASH`) into the node's index and hash; `None` for any other text.
 #[must_use]
 pub fn read_node(line: &str) -> Option<(u64, Hash)> {
     let (index, hash) = line.split_once('\t')?;

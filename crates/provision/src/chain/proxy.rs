@@ -30,45 +30,45 @@ use super::key::{identity, identity_of_document};
 use super::source::{self, Namespace};
 use crate::wire::{self, Command, Handler, Message, Upstream};
 
-/// Maximum total size of the cached documents in one reply, in bytes; the others are requested from the router. A reply
-/// with the router's part, which is at most 16 MB, has to fit into a message.
+/// Maximum total size of the cached documents in one reply, in bytes; the documents above it are requested from the
+/// router. The reply, with the router's part of at most 16 MB, has to fit into a message.
 const CACHED_BYTES_MAX: usize = 16 << 20;
 
-/// Fields of a find, besides its filter, with which the proxy may answer it.
+/// Fields of a find command, besides its filter, with which the proxy may answer it from the cache.
 const HARMLESS: [&str; 7] =
     ["$db", "lsid", "$clusterTime", "$readPreference", "maxTimeMS", "comment", "batchSize"];
 
-/// Settings of a proxy.
+/// Settings of a proxy that places the cache at the router.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Connection string of the router. Credentials in it are not used; clients authenticate themselves.
     pub uri: String,
-    /// The collection that is cached.
+    /// The collection whose documents are cached.
     pub namespace: Namespace,
-    /// Options of the cache.
+    /// Options of the connection to the cache.
     pub cache: cache::Options,
-    /// The address to listen at.
+    /// The address at which the proxy listens for clients.
     pub listen: SocketAddr,
 }
 
-/// Counts of a proxy since its start.
+/// Counts of the requests of all clients of a proxy, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
-    /// Number of finds that the proxy answered, wholly or in part.
+    /// Number of finds that the proxy answered, from the cache alone or with documents of the router.
     pub finds: u64,
-    /// Number of keys that the cache had.
+    /// Number of keys of these finds whose document came from the cache.
     pub hits: u64,
-    /// Number of keys that were requested from the router.
+    /// Number of keys of these finds that were requested from the router.
     pub misses: u64,
     /// Number of finds that the proxy sent to the router for missing keys.
     pub requests: u64,
-    /// Number of cached values that were truncated or another document's.
+    /// Number of cached values that were not used, because they were truncated or another document's.
     pub refused: u64,
     /// Number of requests that were forwarded unchanged, handshakes included.
     pub passed: u64,
 }
 
-/// The counters behind [`Totals`], updated by all connections.
+/// The counters behind [`Totals`], which all client connections of a proxy update.
 #[derive(Debug, Default)]
 struct Counters {
     finds: AtomicU64,
@@ -79,24 +79,24 @@ struct Counters {
     passed: AtomicU64,
 }
 
-/// Adds to a counter.
+/// Adds `count` to a counter.
 fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// A proxy that listens.
+/// A proxy at the router that listens for clients, but does not serve them yet.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Socket of the clients' connections.
+    /// The listening socket, on which clients' connections are accepted.
     listener: TcpListener,
     /// The address at which the proxy listens.
     address: SocketAddr,
-    /// Addresses of the router, as `host:port`.
+    /// Addresses of the router to connect to, as `host:port`; the first that accepts a connection is used.
     upstream: Vec<String>,
     shared: Arc<Shared>,
 }
 
-/// State that all connections share.
+/// State of the proxy that all client connections share.
 #[derive(Debug)]
 struct Shared {
     namespace: Namespace,
@@ -105,7 +105,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Checks that the upstream server is a router, connects to the cache, and listens.
+    /// Checks that the upstream server is a router, connects to the cache, and opens the listening socket.
     ///
     /// # Errors
     /// The connection string is invalid or requires TLS, no router replies, or the address is in use.
@@ -128,13 +128,13 @@ impl Proxy {
         Ok(Self { listener, address, upstream, shared })
     }
 
-    /// Returns the address at which the proxy listens.
+    /// Returns the address at which the proxy listens, with the actual port if port 0 was requested.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns a function that reads the counters while the proxy serves.
+    /// Returns a function that reads the current counts, also while the proxy serves.
     pub fn totals(&self) -> impl Fn() -> Totals + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || {
@@ -151,7 +151,7 @@ impl Proxy {
         }
     }
 
-    /// Serves clients until `cancel`.
+    /// Serves clients until `cancel` is cancelled; then closes their connections.
     #[crate::boxed]
     pub async fn serve(self, cancel: CancellationToken) {
         let shared = self.shared;
@@ -160,8 +160,8 @@ impl Proxy {
     }
 }
 
-/// Checks that the upstream server is a router. A member of a replica set would report the addresses of its set to
-/// clients, which would then bypass the proxy.
+/// Checks that the first reachable address in `upstream` is a router (mongos). A member of a replica set would report
+/// the addresses of its set to clients, which would then bypass the proxy.
 async fn require_router(upstream: &[String]) -> Result<()> {
     let failed = |cause: io::Error| Error::NoRouter { cluster: upstream.join(","), cause };
     let mut connection = Upstream::connect(upstream).await.map_err(failed)?;
@@ -179,24 +179,24 @@ async fn require_router(upstream: &[String]) -> Result<()> {
     Err(failed(io::Error::other("it is no router (mongos)")))
 }
 
-/// Handles one connection.
+/// The handler of one client connection, which answers finds from the cache.
 struct Cached {
     shared: Arc<Shared>,
-    /// True after the router has answered such a find of the connection's user, so that cached documents may be
-    /// returned.
+    /// True after the router has answered a find of the cached collection for the user of this connection without an
+    /// error, so that cached documents may be returned; false again after a log-in or a log-out.
     is_admitted: bool,
 }
 
-/// A find of keys, as it was received.
+/// A command `find {_id: {$in: […]}}` on the cached collection.
 struct Find<'a> {
-    /// The command.
+    /// The find command as the client sent it.
     body: &'a RawDocument,
-    /// The keys, each once, by their identity.
+    /// The requested `_id`s, each once, by their identity ([`identity`]).
     ids: HashMap<Vec<u8>, RawBsonRef<'a>>,
 }
 
 impl<'a> Find<'a> {
-    /// Returns the find in a command; `None` if the cache may not answer it.
+    /// Parses a command; returns `None` if it is not a find on the collection `namespace` that the cache may answer.
     fn of(command: &Command<'a>, namespace: &Namespace) -> Option<Self> {
         let body = command.body;
         let is_here = command.name() == "find"
@@ -223,7 +223,7 @@ impl<'a> Find<'a> {
         size.is_none_or(fits).then_some(Self { body, ids })
     }
 
-    /// Returns the same find for these keys alone.
+    /// Returns the same find command for these keys alone; `ids` are identities of keys of this find.
     fn of_keys(&self, ids: &[&Vec<u8>]) -> RawDocumentBuf {
         let mut list = RawArrayBuf::new();
         ids.iter().for_each(|identity| list.push(self.ids[*identity]));
@@ -232,7 +232,7 @@ impl<'a> Find<'a> {
     }
 }
 
-/// Returns true if a read concern is `local`, the default.
+/// Returns true if a read concern has no other level than `local`, the default.
 fn is_local(concern: RawBsonRef<'_>) -> bool {
     let Some(concern) = concern.as_document() else { return false };
     let is_level = |(name, value): (&bson::raw::CStr, RawBsonRef<'_>)| {
@@ -241,8 +241,8 @@ fn is_local(concern: RawBsonRef<'_>) -> bool {
     concern.iter().all(|field| field.is_ok_and(is_level))
 }
 
-/// Returns the keys of a filter `{_id: {$in: […]}}` with no other condition, by their identity; `None` for another
-/// filter, and for values that may match other `_id`s.
+/// Returns the `_id`s in a filter `{_id: {$in: […]}}` with no other condition, by their identity. Returns `None` for
+/// another filter, and if the list has a value that may match other `_id`s.
 fn ids(filter: &RawDocument) -> Option<HashMap<Vec<u8>, RawBsonRef<'_>>> {
     let alone = |document: &'_ RawDocument, field: &str| {
         document.iter().count() == 1 && document.get(field).is_ok_and(|value| value.is_some())
@@ -268,7 +268,7 @@ fn ids(filter: &RawDocument) -> Option<HashMap<Vec<u8>, RawBsonRef<'_>>> {
     (!ids.is_empty()).then_some(ids)
 }
 
-/// Returns a copy of a document with another value of one field.
+/// Returns a copy of a document in which the field `field` has the value `value`.
 fn with(document: &RawDocument, field: &str, value: RawDocumentBuf) -> RawDocumentBuf {
     let mut copy = RawDocumentBuf::new();
     let mut value = Some(value);
@@ -282,7 +282,8 @@ fn with(document: &RawDocument, field: &str, value: RawDocumentBuf) -> RawDocume
 }
 
 impl Cached {
-    /// Answers a find with documents of the cache and the router, and stores those of the router in the cache.
+    /// Answers the find of `request` with documents of the cache and of the router, and stores those of the router in
+    /// the cache.
     async fn answer(
         &mut self,
         request: &Message,
@@ -357,12 +358,13 @@ impl Cached {
     }
 }
 
-/// Returns a number of any type; `None` for another value.
+/// Returns the value of a BSON double or integer as a double; `None` for another type.
 fn number(value: RawBsonRef<'_>) -> Option<f64> {
     value.as_f64().or(value.as_i32().map(f64::from)).or(value.as_i64().map(|number| number as f64))
 }
 
-/// Returns a batch of cached documents, followed by those in `came`, which the router returned.
+/// Returns the array of documents for a reply: the cached ones, followed by those in `came`, which the router
+/// returned.
 fn batch<'a>(
     cached: impl Iterator<Item = &'a Vec<u8>>,
     came: Option<&bson::RawArray>,

@@ -1,4 +1,5 @@
-//! Recording of a trace by the chain itself: each key that it reads, whether the cache has it or not.
+//! Recording of a trace by the chain itself: each key that the chain reads, whether the cache has its document or
+//! not.
 //!
 //! A proxy in front of the database does not see the reads that a cache answers; the job does.
 
@@ -12,26 +13,27 @@ use super::key::Key;
 use super::run::Observer;
 use crate::trace::{self, Ending, Error, Header, PhasesBy, Span, Writer};
 
-/// Writes the trace while the chain runs.
+/// Writes each key that a chain reads into a trace, while the chain runs.
 pub struct Recorder {
     state: Arc<Mutex<State>>,
 }
 
-/// The mutable part of a [`Recorder`].
+/// The mutable part of a [`Recorder`], behind its mutex.
 struct State {
     writer: Writer,
-    /// Number of the current phase, from 0 on.
+    /// Number of the chain's current phase, from 0 on.
     phase: u32,
-    /// Start of the recording.
+    /// Start of the recording; the times in the trace count from it.
     began: Instant,
-    /// Start and end of the current phase so far.
+    /// Start and end of the current phase so far, in microseconds since the start of the recording.
     span: Span,
-    /// The first failure; after it, nothing is written.
+    /// The first error of writing the trace; after it, nothing is written.
     failed: Option<Error>,
 }
 
 impl Recorder {
-    /// Creates the file of a trace of a collection.
+    /// Creates the trace file `path` for the reads of a collection; `namespace` is its name, as
+    /// `database.collection`.
     ///
     /// # Errors
     /// The file already exists, or cannot be created.
@@ -45,7 +47,7 @@ impl Recorder {
         Ok(Self { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// Returns the callback that the chain calls with each read.
+    /// Returns the callback that the chain has to call for each key that it reads.
     #[must_use]
     pub fn observer(&self) -> Arc<Observer> {
         let state = Arc::clone(&self.state);
@@ -57,7 +59,7 @@ impl Recorder {
         })
     }
 
-    /// Closes the trace.
+    /// Ends the last phase and closes the trace file. `ending` tells whether the trace has the whole job.
     ///
     /// # Errors
     /// The file could not be written, now or before.
@@ -76,7 +78,8 @@ impl Recorder {
 }
 
 impl State {
-    /// Appends a read, and ends the phases before its own.
+    /// Appends the read of a key in the phase `phase` (from 0 on), after ending the phases before it.
+    /// `document_bytes` is the document's size; `None` if there is no document.
     fn read(&mut self, phase: u32, key: &Key, document_bytes: Option<u32>) -> Result<(), Error> {
         let now_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         while self.phase < phase {

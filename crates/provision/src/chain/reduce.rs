@@ -1,8 +1,8 @@
-//! The reduce: its input is the output of the maps, sorted by bytes (`LC_ALL=C sort`, as Hadoop sorts); its output has
-//! each key once.
+//! The reduce of a chain: its input is the output of the maps, sorted by bytes (`LC_ALL=C sort`, as Hadoop sorts);
+//! its output has each key once.
 //!
-//! It holds one line in memory. Input that is not sorted is an error with the number of the line, since equal keys that
-//! are not adjacent would be written twice.
+//! The reduce holds one line in memory. Input that is not sorted is an error with the number of the line, since equal
+//! keys that are not adjacent would be written twice.
 
 use std::io::{BufRead, Write};
 
@@ -15,13 +15,13 @@ use super::merkle::{self, Hash};
 /// Numbers of lines that a reduce read and wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reduced {
-    /// Number of lines of the input.
+    /// Number of lines that were read from the input.
     pub lines: u64,
-    /// Number of lines of the output.
+    /// Number of lines that were written to the output.
     pub written: u64,
 }
 
-/// Writes each distinct line of the sorted input once.
+/// Copies the lines of `input`, which must be sorted by bytes, to `output`, and writes repeated lines once.
 ///
 /// # Errors
 /// The input is not sorted, or cannot be read; the output cannot be written.
@@ -44,7 +44,8 @@ pub fn unique<R: BufRead, W: Write>(input: R, output: &mut W) -> Result<Reduced>
     Ok(reduced)
 }
 
-/// Makes the error for a line, `text`, that sorts before the previous one, `last`.
+/// Makes the error for the input line number `line` with the text `text`, which sorts before the previous one,
+/// `last`.
 fn unsorted(line: u64, last: &str, text: &str) -> Error {
     let problem = format!(
         "it is not sorted: `{text}` comes after `{last}`; sort by bytes first, with LC_ALL=C sort"
@@ -61,8 +62,8 @@ pub struct Level {
     pub level: u32,
 }
 
-/// Combines the two children of each node of a Merkle tree. The input must be sorted by parent; the children of one
-/// parent may come in any order, since Hadoop sorts by the parent alone.
+/// Combines the two children of each node of a Merkle tree, and writes the nodes of the level `level`. The input must
+/// be sorted by parent; the children of one parent may come in any order, since Hadoop sorts by the parent alone.
 ///
 /// # Errors
 /// As [`unique`]; and [`Error::Tree`] for a child that comes twice, or that lacks its sibling and is not the last node
@@ -103,7 +104,7 @@ pub fn pairs<R: BufRead, W: Write>(input: R, output: &mut W, level: Level) -> Re
     Ok(reduced)
 }
 
-/// A node whose children are being read.
+/// A node of a Merkle tree whose children are being read.
 struct Parent {
     /// Index of the node in its level, from 0 on.
     index: u64,
@@ -114,7 +115,7 @@ struct Parent {
 }
 
 impl Parent {
-    /// Adds a child; a child that was added before is an error.
+    /// Adds the hash of the right or the left child; an error if that child was added before.
     fn add(&mut self, is_right: bool, hash: Hash) -> Result<()> {
         let side = if is_right { &mut self.right } else { &mut self.left };
         match side.replace(hash) {
@@ -126,7 +127,8 @@ impl Parent {
         }
     }
 
-    /// Writes the node's hash; a missing child is an error, unless its sibling is the last node of the level.
+    /// Writes the line of the node with its combined hash. A missing child is an error, unless its sibling is the
+    /// last node of the level below.
     fn write<W: Write>(self, level: Level, output: &mut W) -> Result<()> {
         let (index, below) = (self.index, level.level.saturating_sub(1));
         let nodes = merkle::nodes(level.leaves, below);

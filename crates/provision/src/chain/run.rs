@@ -26,17 +26,17 @@ use super::{Job, merkle};
 /// Maximum number of keys in the first phase of a chain in one process.
 pub const KEYS_MAX: u64 = 20_000_000;
 
-/// The keys of the first phase.
+/// The keys of a chain's first phase.
 #[derive(Clone, Debug)]
 pub enum Start {
     /// Distinct keys, drawn at random from all keys; for a Merkle tree, the first keys.
     Drawn {
-        /// Number of keys.
+        /// Number of keys to draw.
         count: u64,
-        /// Seed of the draw; a Merkle tree ignores it.
+        /// Seed of the random draw; a Merkle tree ignores it.
         seed: u64,
     },
-    /// A given list of keys.
+    /// The keys are those of this list.
     Listed(Vec<Key>),
 }
 
@@ -60,7 +60,8 @@ impl Start {
         Ok(Self::Listed(keys))
     }
 
-    /// Draws `count` distinct ranks, and returns them in the order in which they are read.
+    /// Draws `count` distinct ranks of `keys` at random by `seed`, and returns them in the order in which they are
+    /// read: by the text of their keys.
     ///
     /// # Errors
     /// `count` exceeds the number of keys, or [`KEYS_MAX`].
@@ -79,7 +80,7 @@ impl Start {
     }
 }
 
-/// Makes the error for more than [`KEYS_MAX`] keys.
+/// Makes the error for `count` keys, which are more than [`KEYS_MAX`].
 fn too_many(count: u64) -> Error {
     Error::Usage(format!("{count} keys: a chain in one process begins with at most {KEYS_MAX}"))
 }
@@ -87,16 +88,16 @@ fn too_many(count: u64) -> Error {
 /// The settings of a chain.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    /// The computation of the phases.
+    /// The computation that each phase runs on its documents.
     pub job: Job,
-    /// The draw of the next keys; for a Merkle tree, only its list of all keys is used.
+    /// The rule that draws the next keys, with the list of all keys; a Merkle tree uses the list alone.
     pub next: Next,
-    /// Number of phases, each a map and a reduce; ignored for a Merkle tree, whose number of phases follows from its
-    /// leaves.
+    /// Number of phases, each a map and a reduce; a Merkle tree ignores it, since its number of phases follows from
+    /// its number of leaves.
     pub length: u32,
-    /// The keys of the first phase.
+    /// The keys of the first phase, or their draw.
     pub start: Start,
-    /// Options of each map.
+    /// Options of the map of each phase.
     pub map: Options,
 }
 
@@ -104,57 +105,60 @@ pub struct Chain {
 /// document in bytes; `None` if there is no document.
 pub type Observer = dyn Fn(u32, &Key, Option<u32>) + Send + Sync;
 
-/// The counts and times of one phase.
+/// The counts and times of one phase of a chain: a map, a sort and a reduce.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Phase {
-    /// Number of the phase, from 1 on.
+    /// Number of the phase in the chain, from 1 on.
     pub phase: u32,
-    /// Counts of the reads of its map.
+    /// Counts of the reads of the phase's map.
     #[serde(flatten)]
     pub read: Counts,
-    /// Number of keys after its reduce; of a Merkle tree, the number of nodes of the next level.
+    /// Number of distinct keys after the phase's reduce; for a Merkle tree, the number of nodes of the next level.
     pub unique: u64,
-    /// Time of the map, in seconds: fetching and hashing, which overlap.
+    /// Time of the phase's map, in seconds: fetching and hashing, which overlap.
     pub map_s: f64,
-    /// Time of sorting, in seconds.
+    /// Time of sorting the map's output, in seconds.
     pub sort_s: f64,
-    /// Time of the reduce, in seconds.
+    /// Time of the phase's reduce, in seconds.
     pub reduce_s: f64,
 }
 
-/// The outcome of a chain.
+/// The outcome of a chain that has ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The computation of the phases.
+    /// The computation that each phase ran on its documents.
     pub job: Job,
-    /// The collection, as `database.collection`.
+    /// The collection that was read, as `database.collection`.
     pub namespace: String,
-    /// Number of keys in a batch.
+    /// Maximum number of keys in a batch.
     pub batch: usize,
-    /// Number of batches in flight at once.
+    /// Number of batches that were in flight at once.
     pub workers: usize,
-    /// True if there was a cache.
+    /// True if the chain read through a cache.
     pub is_cached: bool,
-    /// The failure after which the cache was not used; `None` if it did not fail.
+    /// Description of the failure after which the cache was not used; `None` if it did not fail, or there was no
+    /// cache.
     pub cache_failure: Option<String>,
-    /// Statistics of the cache at the end; `None` without a cache or after its failure.
+    /// Statistics of the cache's server at the end of the chain; `None` without a cache or after its failure.
     pub cache: Option<CacheUsage>,
-    /// Total time of the chain, in seconds.
+    /// Time from the chain's start to its end, in seconds.
     pub seconds: f64,
-    /// Counts of the reads of all phases.
+    /// Counts of the reads of all phases together.
     #[serde(flatten)]
     pub read: Counts,
-    /// The counts and times of each phase.
+    /// The counts and times of each phase, in order.
     pub phases: Vec<Phase>,
-    /// Number of keys in the result.
+    /// Number of distinct keys in the result of the last phase; 1 for a Merkle tree.
     pub result_keys: u64,
-    /// SHA-256 of the result's lines, equal to `sha256sum` of the output of map and reduce.
+    /// SHA-256 of the result's lines in hexadecimal, equal to `sha256sum` of the output of the programs map and
+    /// reduce.
     pub result_sha256: String,
     /// Root of the Merkle tree, in hexadecimal; `None` for another job.
     pub root: Option<String>,
 }
 
-/// Runs a chain. `observer` is called for each key that is read.
+/// Runs all phases of a chain in this process. `observer` is called for each key that is read; cancelling `cancel`
+/// ends the chain with [`Error::Interrupted`].
 ///
 /// # Errors
 /// As [`super::map::map`].
@@ -195,11 +199,11 @@ pub async fn run(
     })
 }
 
-/// The keys of a phase.
+/// The keys that one phase reads.
 enum PhaseKeys {
-    /// A list of keys.
+    /// The keys themselves, as they were given for the first phase.
     Listed(Vec<Key>),
-    /// Ranks of keys.
+    /// Ranks of the keys in the list of all keys.
     Ranks(Vec<u64>),
 }
 
@@ -211,7 +215,7 @@ impl PhaseKeys {
         }
     }
 
-    /// Makes a batch of the keys at these indexes.
+    /// Makes a batch of the keys at the indexes `places`; `keys` are all keys of the collection, by rank.
     fn batch(&self, keys: &Keys, places: impl Iterator<Item = usize>) -> Batch {
         let keys = match self {
             Self::Listed(given) => places.map(|at| given[at].clone()).collect(),
@@ -221,9 +225,9 @@ impl PhaseKeys {
     }
 }
 
-/// Returns the indexes of the keys of each batch: batches of at most `size` of `len` keys. A tree needs its leaves in
-/// order. Other keys are dealt out to the batches in turn: if `_id`s are split into ranges, consecutive keys are on one
-/// shard, and all batches in flight would read from that shard while the others are idle.
+/// Divides the indexes of `len` keys into batches of at most `size`. A Merkle tree needs its leaves in order. Other
+/// keys are dealt out to the batches in turn: if `_id`s are split into ranges, consecutive keys are on one shard, and
+/// all batches in flight would read from that shard while the others are idle.
 fn places(
     job: Job,
     len: usize,
@@ -236,20 +240,20 @@ fn places(
     })
 }
 
-/// A chain that is running.
+/// The state of a chain that is running.
 struct Running<'a> {
     /// The settings of the chain.
     chain: &'a Chain,
     fetcher: &'a Fetcher,
-    /// Is called for each key that is read; `None` without an observer.
+    /// The callback for each key that is read; `None` if the reads are not observed.
     observer: Option<Arc<Observer>>,
     cancel: &'a CancellationToken,
-    /// The phases that have ended.
+    /// The counts and times of the phases that have ended.
     phases: Vec<Phase>,
 }
 
 impl Running<'_> {
-    /// Returns the keys of the first phase.
+    /// Returns the keys of the chain's first phase, which are drawn if they were not given.
     fn start(&self) -> Result<PhaseKeys> {
         let keys = self.chain.next.keys();
         Ok(match (&self.chain.start, self.chain.job) {
@@ -268,8 +272,8 @@ impl Running<'_> {
         })
     }
 
-    /// Runs one map over `keys`. Returns the result of `make` for each existing document, and the phase's counts and
-    /// time.
+    /// Fetches the documents of `keys` by one map. Returns the result of `make` for each existing document, in order,
+    /// and the phase's counts and time.
     async fn map<T: Send + 'static>(
         &mut self,
         keys: PhaseKeys,
@@ -314,7 +318,8 @@ impl Running<'_> {
         Ok((results, phase))
     }
 
-    /// Runs a chain of draws. Returns the number of keys in the result, its SHA-256 in hexadecimal, and no root.
+    /// Runs the phases of a chain that draws its next keys. Returns the number of keys in the result, the SHA-256 of
+    /// its lines in hexadecimal, and `None` for the root of a tree.
     async fn draws(&mut self) -> Result<(u64, String, Option<String>)> {
         let mut keys = self.start()?;
         let all = self.chain.next.keys().clone();
@@ -346,7 +351,8 @@ impl Running<'_> {
         Ok((ranks.len() as u64, merkle::hex(&digest.finalize().into()), None))
     }
 
-    /// Computes a Merkle tree. Returns 1, the SHA-256 of the result's line in hexadecimal, and the root.
+    /// Computes a Merkle tree. Returns 1 for the number of keys, the SHA-256 of the result's line in hexadecimal, and
+    /// the tree's root in hexadecimal.
     async fn tree(&mut self) -> Result<(u64, String, Option<String>)> {
         if self.chain.map.missing == Missing::Skipped {
             let what = "a tree has no place for a missing document: leave out --missing skip";
@@ -376,7 +382,7 @@ impl Running<'_> {
     }
 }
 
-/// Sorts ranks by the text of their keys, as bytes.
+/// Sorts ranks by the text of their keys in `keys`, as bytes.
 fn sort(keys: &Keys, ranks: &mut [u64]) {
     match keys {
         Keys::Numbers(_) => ranks.sort_unstable_by_key(|rank| as_text(*rank)),

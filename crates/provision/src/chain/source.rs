@@ -1,4 +1,4 @@
-//! The collection, read by batches of keys as raw documents.
+//! The collection that a chain reads, by batches of keys as raw documents.
 //!
 //! A batch is one `find {_id: {$in: […]}}`. A transient error (of the network, or of an election) is retried, up to
 //! [`ATTEMPTS`] attempts in all, unless the batch has already taken [`AGAIN_WITHIN`], as on a router that finds no
@@ -18,27 +18,27 @@ use serde::Serialize;
 use super::error::{Error, Result};
 use super::key::Key;
 
-/// Prefix of a read's comment that names its phase; the phase's number follows.
+/// Prefix of the comment on a find that names the job's phase; the number of the phase, from 0 on, follows.
 pub const PHASE_COMMENT: &str = "imago phase ";
-/// Maximum number of attempts to read one batch.
+/// Maximum number of attempts to read one batch, the first one included.
 pub const ATTEMPTS: u32 = 3;
-/// Time since the first attempt after which no further attempt begins.
+/// Time since the first attempt to read a batch, after which no further attempt begins.
 pub const AGAIN_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum time to find a server, unless the connection string sets another one.
+/// Maximum time for the driver to find a server and to connect to it, unless the connection string sets another one.
 pub const SELECTION_MAX: Duration = Duration::from_secs(5);
-/// Time limit on the server for one batch (`maxTimeMS`).
+/// Time limit on the server for the find of one batch (`maxTimeMS`).
 const BATCH_MAX: Duration = Duration::from_secs(30);
-/// Pause before the second attempt; it doubles before each further one.
+/// Pause before the second attempt to read a batch; it doubles before each further attempt.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Read preference: the members of a shard that are read.
+/// Read preference: the members of a shard's replica set that serve the reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reads {
-    /// Only the primary is read.
+    /// Only the primary of each shard is read.
     #[default]
     Primary,
-    /// Any member that is near is read, so that replicas share the reads.
+    /// Any member with a low round-trip time is read, so that replicas share the reads.
     Nearest,
 }
 
@@ -83,20 +83,21 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// A collection to read from.
+/// A collection to read from, with an open connection to its cluster.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Client of the collection.
+    /// The driver's handle of the collection, which returns raw documents.
     collection: Collection<RawDocumentBuf>,
-    /// The collection's name.
+    /// Names of the database and the collection.
     namespace: Namespace,
-    /// Read preference.
+    /// Read preference of all reads.
     reads: Reads,
-    /// Comment of each read, by which a recording separates the job's phases; `None`: no comment.
+    /// Comment of each find, by which a recording separates the job's phases; `None`: no comment.
     comment: Option<Bson>,
 }
 
-/// Parses a connection string, and sets the defaults of this module for options that it lacks.
+/// Parses a connection string into options of the driver, and sets the defaults of this module for options that it
+/// lacks.
 ///
 /// # Errors
 /// The connection string is invalid.
@@ -112,7 +113,7 @@ pub async fn options(uri: &str) -> Result<ClientOptions> {
 }
 
 impl Source {
-    /// Connects, and waits for the first reply.
+    /// Connects to the cluster at the connection string `uri`, and waits for the reply to a first ping.
     ///
     /// # Errors
     /// The connection string is invalid, or no server replies.
@@ -121,7 +122,8 @@ impl Source {
         Self::connect_with(options(uri).await?, namespace, reads).await
     }
 
-    /// Connects with the given driver options, such as a listener for commands, and waits for the first reply.
+    /// Connects with the given driver options, such as a listener for commands, and waits for the reply to a first
+    /// ping.
     ///
     /// # Errors
     /// No server replies.
@@ -142,20 +144,21 @@ impl Source {
         Ok(Self { collection, namespace, reads, comment: None })
     }
 
-    /// Returns the collection's name.
+    /// Returns the names of the database and the collection.
     #[must_use]
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Returns the same collection with a comment on its reads that names this phase (from 0 on).
+    /// Returns a copy of this source whose finds carry a comment that names the phase `phase` (from 0 on).
     #[must_use]
     pub fn in_phase(&self, phase: u32) -> Self {
         let comment = format!("{PHASE_COMMENT}{phase}");
         Self { comment: Some(Bson::String(comment)), ..self.clone() }
     }
 
-    /// Reads the existing documents of these keys, in no particular order.
+    /// Reads the documents of these keys by one find, and retries transient errors. Returns the documents that exist,
+    /// in no particular order.
     ///
     /// # Errors
     /// [`Error::Source`], with the error of the last attempt.
@@ -183,7 +186,7 @@ impl Source {
         }
     }
 
-    /// Reads the documents once, without a retry.
+    /// Reads the documents of these keys by one find, without a retry.
     async fn attempt(&self, keys: &[&Key]) -> mongodb::error::Result<Vec<RawDocumentBuf>> {
         let ids: Vec<Bson> = keys.iter().map(|key| key.value().clone()).collect();
         let size = u32::try_from(keys.len()).unwrap_or(u32::MAX);
@@ -204,9 +207,10 @@ impl Source {
     }
 }
 
-/// Returns true if the error is transient: the same batch may succeed a moment later.
+/// Returns true if a driver's error is transient: the same batch may succeed a moment later.
 fn may_pass(error: &DriverError) -> bool {
-    /// Codes of network errors between servers, primaries that stepped down, and shards that moved their chunks.
+    /// Server error codes of network errors between servers, of primaries that stepped down, and of shards that moved
+    /// their chunks.
     const CODES: [i32; 13] = [6, 7, 13_388, 63, 89, 91, 133, 150, 189, 234, 9_001, 10_107, 11_600];
     match &*error.kind {
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => true,

@@ -8,39 +8,39 @@ use mongodb::options::{ClientOptions, ServerAddress};
 use super::Error;
 use crate::chain::Namespace;
 
-/// The servers of a database.
+/// The servers of the probed database, with connections to each.
 #[derive(Debug)]
 pub(super) struct Cluster {
-    /// Client of the whole database, connected as the job is.
+    /// Client of the whole database, connected with the connection string as a job is.
     pub(super) client: Client,
-    /// Options of the connection string.
+    /// The driver's options from the connection string.
     pub(super) options: ClientOptions,
     /// True if the connection string leads to a router (mongos).
     pub(super) has_router: bool,
-    /// The shards; one entry for a replica set or a single server.
+    /// The shards of the cluster; one entry if the database is a replica set or a single server.
     pub(super) shards: Vec<Shard>,
 }
 
-/// A shard, or the only replica set or server.
+/// A shard of the probed cluster, or its only replica set or server.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// Name of the shard or replica set; `server` for a single server.
+    /// Name of the shard or the replica set; `server` for a single server.
     pub(super) name: String,
-    /// All members of the shard.
+    /// The database servers of the shard.
     pub(super) members: Vec<Member>,
 }
 
-/// A database server.
+/// A database server of the probed cluster.
 #[derive(Debug)]
 pub(super) struct Member {
     /// Address of the server, as `host:port`.
     pub(super) address: String,
-    /// Client with a direct connection to the server.
+    /// Client with a direct connection to this server alone.
     pub(super) client: Client,
 }
 
 impl Member {
-    /// Runs a command on the server's database `admin` and returns the reply; `what` names the wanted value in an
+    /// Runs a command on this server's database `admin` and returns the reply; `what` names the requested value in an
     /// error.
     pub(super) async fn ask(
         &self,
@@ -56,7 +56,7 @@ impl Member {
 }
 
 impl Cluster {
-    /// Finds the shards and their members, and makes a client for each server.
+    /// Finds the shards and their members behind a connection string, and makes a client for each server.
     pub(super) async fn connect(options: &ClientOptions) -> Result<Self, Error> {
         let hosts: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
         let client = Client::with_options(options.clone())
@@ -99,13 +99,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes the clients of a shard's members.
+    /// Makes a shard with this name, and a client for each member at these addresses (`host:port`).
     fn shard(&self, name: String, members: &[String]) -> Result<Shard, Error> {
         let members = members.iter().map(|address| self.member(address));
         Ok(Shard { name, members: members.collect::<Result<_, _>>()? })
     }
 
-    /// Makes a client with a direct connection to one server.
+    /// Makes a member with a direct connection to the server at `address` (`host:port`).
     fn member(&self, address: &str) -> Result<Member, Error> {
         let mut options = self.options.clone();
         let host = ServerAddress::parse(address).map_err(Error::ask(address, "a connection"))?;
@@ -116,8 +116,8 @@ impl Cluster {
         Ok(Member { address: address.to_owned(), client })
     }
 
-    /// Runs a command on the database `admin`, on the server that the job reads from; `what` names the wanted value in
-    /// an error.
+    /// Runs a command on the database `admin`, through the connection that the job uses (the router, if there is
+    /// one), and returns the reply; `what` names the requested value in an error.
     pub(super) async fn ask(
         &self,
         command: Document,
@@ -127,7 +127,7 @@ impl Cluster {
         answer.map_err(Error::ask("the database", what))
     }
 
-    /// Returns the collection's sizes and counts (`collStats`).
+    /// Returns the sizes and counts of a collection (the reply to `collStats`).
     pub(super) async fn statistics(&self, namespace: &Namespace) -> Result<Document, Error> {
         let statistics = self.client.database(&namespace.db);
         let statistics = statistics.run_command(doc! { "collStats": &namespace.coll }).await;

@@ -7,10 +7,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A measured cost and its errors, in seconds of one processor.
+/// A measured cost of requests at one station, and its errors, in seconds of one processor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// Processor time of a request without its keys, in seconds.
+    /// Processor time of one request, apart from its keys, in seconds.
     pub request_s: f64,
     /// Standard error of `request_s`, in seconds.
     pub request_error_s: f64,
@@ -18,24 +18,24 @@ pub struct Measured {
     pub key_s: f64,
     /// Standard error of `key_s`, in seconds.
     pub key_error_s: f64,
-    /// Standard error of the cost of a request of [`MIDDLING`] keys, relative to that cost.
+    /// Standard error of the cost of a request of [`MIDDLING`] (128) keys, relative to that cost.
     pub relative_error: f64,
 }
 
-/// The number of keys in a request at which errors are reported: between the batch sizes of the windows.
+/// The number of keys in a request for which relative errors are computed: between the batch sizes of the windows.
 const MIDDLING: f64 = 128.0;
 
-/// One window, as a point of the fit.
+/// One measurement window, as a point of the fitted line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
-    /// Mean number of keys per request.
+    /// Mean number of keys per request in the window.
     pub(super) keys: f64,
-    /// Mean processor time per request, in seconds.
+    /// Mean processor time per request in the window, in seconds.
     pub(super) request_s: f64,
 }
 
-/// Fits a line to windows by weighted least squares. Returns `None` for fewer than three windows, or if the largest
-/// batch has less than 1.5 times the keys of the smallest.
+/// Fits the line `request_s + key_s × keys` to windows by weighted least squares. Returns `None` for fewer than three
+/// windows, or if the largest batch has less than 1.5 times the keys of the smallest.
 pub(super) fn line(points: &[Point]) -> Option<Measured> {
     let least = points.iter().map(|point| point.keys).fold(f64::INFINITY, f64::min);
     let most = points.iter().map(|point| point.keys).fold(0.0, f64::max);
@@ -75,8 +75,8 @@ pub(super) fn line(points: &[Point]) -> Option<Measured> {
     })
 }
 
-/// Returns the weight of a window of `keys` keys per request: the inverse square of the mean cost of windows of about
-/// that size.
+/// Returns the weight of a window with `keys` keys per request in the fit: the inverse square of the mean cost of the
+/// windows of about that size.
 fn weight(points: &[Point], keys: f64) -> f64 {
     let near = points.iter().filter(|point| (0.8..1.25).contains(&(point.keys / keys)));
     let (count, total) =
@@ -87,7 +87,7 @@ fn weight(points: &[Point], keys: f64) -> f64 {
 }
 
 impl Measured {
-    /// Subtracts the cost of a part that was measured separately; each coefficient is at least 0.
+    /// Returns this cost less that of `part`, which was measured separately; each coefficient is at least 0.
     pub(super) fn without(self, part: Self) -> Self {
         let root = |one: f64, other: f64| one.hypot(other);
         let whole = Self {

@@ -13,31 +13,31 @@ use super::cluster::Cluster;
 use crate::chain::{Key, Namespace, Source};
 use crate::trace::{Torn, Trace};
 
-/// Maximum number of keys.
+/// Maximum number of keys that a probe reads.
 const KEYS_MAX: usize = 40_000;
-/// Maximum total size of the keys' documents, in bytes: they are held in memory and put into the cache.
+/// Maximum total size of the keys' documents, in bytes: the documents are held in memory and put into the cache.
 const DOCUMENTS_BYTES_MAX: usize = 64 << 20;
-/// Number of keys in one read.
+/// Number of keys in one find while the documents are read for the first time.
 const AT_ONCE: usize = 500;
 
-/// Keys with their documents.
+/// The keys that a probe reads, with their documents.
 #[derive(Debug)]
 pub(super) struct Sampled {
-    /// The keys, each once.
+    /// The keys, each once, each with an existing document.
     pub(super) keys: Vec<Key>,
-    /// The document of each key, as BSON, in the order of `keys`.
+    /// The documents as BSON, in the order of `keys`.
     pub(super) documents: Vec<Vec<u8>>,
-    /// Origin of the keys in words: a sample, or the file of a trace.
+    /// Origin of the keys in words: `a sample`, or the file of a trace.
     pub(super) from: String,
 }
 
 impl Sampled {
-    /// Returns the total size of the documents, in bytes.
+    /// Returns the total size of the keys' documents, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.documents.iter().map(Vec::len).sum()
     }
 
-    /// Removes keys from the end until the documents have at most `bytes_max` bytes.
+    /// Removes keys from the end until their documents have at most `bytes_max` bytes together.
     pub(super) fn limit(&mut self, bytes_max: usize) {
         let mut bytes = 0;
         let fits = self.documents.iter().take_while(|document| {
@@ -50,7 +50,8 @@ impl Sampled {
     }
 }
 
-/// Chooses keys and reads their documents, which also loads these documents into the servers' memory.
+/// Chooses keys, from the trace file `trace` or else by a sample of the collection, and reads their documents, which
+/// also loads these documents into the servers' memory.
 pub(super) async fn sample(
     cluster: &Cluster,
     source: &Source,
@@ -80,7 +81,7 @@ pub(super) async fn sample(
     Ok(sampled)
 }
 
-/// Returns the keys of a random sample that the server draws.
+/// Returns the distinct keys of a random sample that the server draws from the collection (`$sample`).
 async fn of_collection(cluster: &Cluster, namespace: &Namespace) -> Result<Vec<Key>, Error> {
     let collection: Collection<Document> =
         cluster.client.database(&namespace.db).collection(&namespace.coll);
@@ -92,7 +93,7 @@ async fn of_collection(cluster: &Cluster, namespace: &Namespace) -> Result<Vec<K
     Ok(distinct(ids.filter_map(Key::of)))
 }
 
-/// Returns keys of a trace, spread evenly over its reads.
+/// Returns up to [`KEYS_MAX`] distinct keys of the trace file `path`, spread evenly over its reads.
 fn of_trace(path: &Path) -> Result<Vec<Key>, Error> {
     let options = crate::trace::Options { torn: Torn::Refuse, gap: None };
     let trace = Trace::read_with(path, options).map_err(|error| Error::Unfit(error.to_string()))?;
@@ -105,7 +106,7 @@ fn of_trace(path: &Path) -> Result<Vec<Key>, Error> {
     Ok(keys.into_iter().step_by(every).collect())
 }
 
-/// Removes repeated keys.
+/// Collects keys, each once, in their first order.
 fn distinct(keys: impl Iterator<Item = Key>) -> Vec<Key> {
     let mut seen = HashSet::new();
     keys.filter(|key| seen.insert(key.identity().to_vec())).collect()

@@ -1,4 +1,4 @@
-//! The requests of a window: each worker sends one batch after the other until the window ends.
+//! The requests of a measurement window: each worker sends one batch after the other until the window ends.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -15,36 +15,38 @@ use crate::chain::cache::{Cache, Found};
 use crate::chain::map::{self, Missing, Work};
 use crate::chain::{Fetcher, Job, Key, Keys, Next, Source};
 
-/// Number of batches in one run of the whole job; a window has several runs.
+/// Number of batches in one run of the whole job; a window consists of several runs.
 const MAP_BATCHES: usize = 32;
 
-/// The keys, documents and connections that the windows use.
+/// The keys, documents and connections with which the windows make their requests.
 pub(super) struct Load {
-    /// Keys with their documents.
+    /// The keys to request, with their documents.
     pub(super) sampled: Arc<Sampled>,
-    /// Connection to the router.
+    /// Connection to the database, through the router if there is one.
     pub(super) source: Source,
-    /// The probe's own part of the cache; `None` without a cache.
+    /// Connection to the probe's own entries in the cache; `None` without a cache.
     pub(super) cache: Option<Cache>,
-    /// Connection to the proxy, which has all documents in the cache; `None` if the proxy is not measured.
+    /// Connection to the proxy at the router, for which all documents are in the cache; `None` if the proxy is not
+    /// measured.
     pub(super) proxy: Option<Source>,
-    /// Number of batches in flight at once.
+    /// Number of batches that are in flight at once.
     pub(super) workers: usize,
-    /// Interrupts the windows.
+    /// Cancelling this token ends the windows with [`Error::Interrupted`].
     pub(super) cancel: CancellationToken,
 }
 
-/// The number of answered requests of a window, and of their keys.
+/// The number of a window's requests that were answered, and of their keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Done {
-    /// Number of requests that were answered.
+    /// Number of requests that were answered in the window.
     pub(super) requests: u64,
-    /// Number of keys in these requests.
+    /// Number of keys in the answered requests.
     pub(super) keys: u64,
 }
 
 impl Load {
-    /// Sends requests of `batch` keys for the time `length`, and returns the number that was answered.
+    /// Sends requests of the kind `kind`, each of `batch` keys, for the time `length`. Returns the number of those
+    /// that were answered; 0 for a kind whose cache or proxy is absent.
     pub(super) async fn window(
         &self,
         kind: Kind,
@@ -76,8 +78,9 @@ impl Load {
         if self.cancel.is_cancelled() { Err(Error::Interrupted) } else { Ok(done) }
     }
 
-    /// Runs the workers until `until`; each sends one request after the other. `ask` sends one request: it takes the
-    /// keys and the index of the first key in the sample, and returns whether the request counts.
+    /// Runs the workers until the time `until`; each sends one request of `batch` keys after the other. `ask` sends
+    /// one request: it takes the keys and the index of the first key in the sample, and returns whether the request
+    /// counts. Returns the number of requests that count.
     async fn each<A, F>(&self, batch: usize, until: Instant, ask: A) -> Result<Done, Error>
     where
         A: Fn(Vec<Key>, usize) -> F + Clone + Send + 'static,
@@ -109,7 +112,7 @@ impl Load {
         Ok(done)
     }
 
-    /// Runs the job itself, from lines of keys to lines of keys, until `until`.
+    /// Runs the job's map, from lines of keys to lines of keys in batches of `batch`, again and again until `until`.
     async fn map(&self, batch: usize, until: Instant) -> Result<Done, Error> {
         let fetcher = Fetcher::new(self.source.clone(), None);
         let options = map::Options { batch, workers: self.workers, missing: Missing::Skipped };
@@ -133,7 +136,7 @@ impl Load {
     }
 }
 
-/// Returns a key as a line of the job's input.
+/// Returns a key as a line of a map's input, with the line break.
 fn line(key: &Key) -> String {
     match key.value() {
         bson::Bson::Int32(number) => format!("{number}\n"),
@@ -146,7 +149,7 @@ fn line(key: &Key) -> String {
     }
 }
 
-/// Reads the documents of the keys from the collection; a document that is missing is an error.
+/// Reads the documents of the keys from the collection, and returns true; a missing document is an error.
 async fn find(source: Source, keys: Vec<Key>) -> Result<bool, Error> {
     let keys: Vec<&Key> = keys.iter().collect();
     let found = source.fetch(&keys).await?.len();
@@ -167,7 +170,7 @@ async fn from_proxy(proxy: Source, keys: Vec<Key>) -> Result<bool, Error> {
     Ok(proxy.fetch(&keys).await?.len() == keys.len())
 }
 
-/// Reads the documents of the keys from the cache; a missing entry is an error.
+/// Reads the documents of the keys from the cache, and returns true; a missing entry is an error.
 async fn get(cache: Cache, keys: Vec<Key>) -> Result<bool, Error> {
     let identities: Vec<&[u8]> = keys.iter().map(Key::identity).collect();
     let found = cache.get(&identities).await?;
@@ -178,7 +181,8 @@ async fn get(cache: Cache, keys: Vec<Key>) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Writes the documents of the keys to the cache; `from` is the index of the first one in the sample.
+/// Writes the documents of the keys to the cache, and returns true; `from` is the index of the first key in the
+/// sample.
 async fn set(
     cache: Cache,
     sampled: Arc<Sampled>,

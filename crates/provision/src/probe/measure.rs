@@ -21,13 +21,13 @@ use super::{Error, Probe, VERSION, trips};
 use crate::chain::proxy::{self, Proxy};
 use crate::chain::{Key, Namespace, Reads, Source, source_options};
 
-/// Number of keys in a small and in a large batch.
+/// Number of keys in the small and in the large batch of the measurement windows.
 pub const BATCHES: [u32; 2] = [32, 512];
-/// Number of rounds; each round has windows of all kinds.
+/// Number of rounds of a probe; each round has windows of all kinds of requests.
 const ROUNDS: usize = 2;
-/// Share of the probe's time in which the stations' idle rates are measured, from 0 to 1.
+/// Share of the probe's time in which the processor use of the idle stations is measured, from 0 to 1.
 const IDLE_SHARE: f64 = 0.08;
-/// Maximum share of a limited cache's free memory that the probe's entries take, from 0 to 1.
+/// Maximum share of the free memory of a cache with a memory limit that the probe's entries take, from 0 to 1.
 const CACHE_SHARE: f64 = 0.5;
 
 /// The settings of a probe.
@@ -35,23 +35,24 @@ const CACHE_SHARE: f64 = 0.5;
 pub struct Request {
     /// Connection string of the database.
     pub uri: String,
-    /// The collection to read.
+    /// The collection whose documents are read.
     pub namespace: Namespace,
     /// Address of the cache, as `redis://HOST:PORT`; `None` without a cache.
     pub cache: Option<String>,
     /// Total time for the idle measurement and all windows, in seconds.
     pub seconds: f64,
-    /// Number of batches in flight at once.
+    /// Number of batches that are in flight at once.
     pub workers: u32,
-    /// File of a trace whose keys are read; `None`: a sample of the collection.
+    /// Path of a trace file whose keys are read; `None`: the keys are a sample of the collection.
     pub keys: Option<PathBuf>,
-    /// Number of processors of each station.
+    /// Number of processors of each station, which the probe's result repeats.
     pub cores: Cores,
-    /// The current time (RFC 3339, UTC).
+    /// The current time (RFC 3339, UTC), which the probe's result repeats.
     pub when: String,
 }
 
-/// Measures the costs and returns the probe. `say` receives one line of progress for each step.
+/// Measures the costs of requests at each station and returns the result. `say` receives one line of progress for
+/// each step.
 ///
 /// # Errors
 /// [`Error`]: a server that cannot be reached or does not report a needed value, a collection that is too small, or an
@@ -103,19 +104,19 @@ pub async fn run(
     measured
 }
 
-/// The settings and connections of a running probe.
+/// The settings and connections of a probe that is running.
 struct Stand<'a> {
     request: &'a Request,
     cluster: &'a Cluster,
     source: &'a Source,
     /// The probe's own entries in the cache; `None` without a cache.
     scratch: Option<&'a Scratch>,
-    /// Receives one line of progress for each step.
+    /// The callback that receives one line of progress for each step.
     say: &'a (dyn Fn(String) + Sync),
 }
 
 impl Stand<'_> {
-    /// Runs all steps after the choice of keys, and returns the probe.
+    /// Runs all steps of the probe after the choice of its keys, and returns the result.
     async fn measure(
         &self,
         sampled: &Arc<Sampled>,
@@ -170,7 +171,7 @@ impl Stand<'_> {
         })
     }
 
-    /// Puts all documents into the cache.
+    /// Writes the documents of all keys to the cache.
     async fn fill(&self, scratch: &Scratch, sampled: &Sampled) -> Result<(), Error> {
         let large = BATCHES[1] as usize;
         for (keys, documents) in sampled.keys.chunks(large).zip(sampled.documents.chunks(large)) {
@@ -184,9 +185,9 @@ impl Stand<'_> {
         Ok(())
     }
 
-    /// Starts a proxy on the probe's own namespace, so that it answers every find from the cache, and returns a source
-    /// that reads through it. Returns `None` without a cache or a router, or if the proxy cannot be used; the reason is
-    /// reported.
+    /// Starts a proxy on the probe's own namespace (a collection that does not exist), so that the proxy answers
+    /// every find from the cache; `stop` ends it. Returns a source that reads through the proxy. Returns `None`
+    /// without a cache or a router, or if the proxy cannot be used; the reason is reported.
     async fn proxy(
         &self,
         sampled: &Sampled,
@@ -225,7 +226,7 @@ impl Stand<'_> {
         }
     }
 
-    /// Measures the stations' processor time per second while no requests run.
+    /// Measures the processor time that each station uses while no requests run. Returns it per second of time.
     async fn idle(&self, cancel: &CancellationToken) -> Result<Times, Error> {
         let time = Duration::from_secs_f64((self.request.seconds * IDLE_SHARE).max(1.0));
         (self.say)(format!("the servers at rest: {:.1} s", time.as_secs_f64()));
@@ -238,7 +239,7 @@ impl Stand<'_> {
         Ok(used.scaled(1.0 / seconds))
     }
 
-    /// Measures the round trips to a shard's member, the router and the cache.
+    /// Measures the round trips to one member of a shard and, if they exist, to the router and the cache.
     async fn round_trips(&self) -> Result<RoundTrips, Error> {
         let shard = self.cluster.members().next();
         let shard = shard.ok_or_else(|| Error::Unfit("the database has no members".into()))?;
@@ -253,7 +254,8 @@ impl Stand<'_> {
         Ok(found)
     }
 
-    /// Runs all windows, and subtracts the stations' idle rates from their processor times.
+    /// Runs the measurement windows of all rounds. `idle` is the processor time per second of each idle station,
+    /// which is subtracted from the windows.
     async fn windows(&self, load: &Load, idle: Times) -> Result<Vec<Window>, Error> {
         let mut kinds = vec![Kind::Find, Kind::Map];
         if load.cache.is_some() {
@@ -292,7 +294,8 @@ impl Stand<'_> {
     }
 }
 
-/// Fits the costs to the windows.
+/// Fits the cost of a request and of a key at each station to the windows; `shares` are the shards' shares of the
+/// keys.
 fn costs(windows: &[Window], shares: &[Share]) -> Result<MeasuredCosts, Error> {
     // A find is one request to each shard that has some of its keys.
     let parts = |window: &Window| {

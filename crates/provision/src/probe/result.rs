@@ -1,69 +1,69 @@
-//! The parts of a probe's file.
+//! The parts of a probe's result, as its file stores them.
 
 use serde::{Deserialize, Serialize};
 
 use super::fit::Measured;
 
-/// Processor time of requests and keys at each station, in seconds. `None`: the probed cluster did not have the
-/// station.
+/// Processor time of a request and of each key at each station, in seconds. `None`: the probed cluster did not have
+/// the station.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredCosts {
-    /// Cost of the worker: parsing keys, hashing documents, and writing the output.
+    /// Cost of a batch in the worker: parsing keys, hashing documents, and writing the output, without the find.
     pub client: Measured,
-    /// Cost of an MGET in the process that sends it to the cache.
+    /// Cost of an MGET in the client process that sends it to the cache.
     pub client_get: Option<Measured>,
-    /// Cost of a pipeline of SETs in the process that sends it to the cache.
+    /// Cost of a pipeline of SETs in the client process that sends it to the cache.
     pub client_set: Option<Measured>,
-    /// Cost of a `find` in the process that sends it to the router.
+    /// Cost of a `find` in the client process that sends it to the router.
     pub client_find: Measured,
     /// Cost of the proxy at the router, less its requests to the cache and the router.
     pub proxy: Option<Measured>,
-    /// Cost of an MGET in the cache.
+    /// Cost of an MGET in the cache's server.
     pub cache_get: Option<Measured>,
-    /// Cost of a pipeline of SETs in the cache.
+    /// Cost of a pipeline of SETs in the cache's server.
     pub cache_set: Option<Measured>,
     /// Cost of a `find` in the router; `None` for a replica set, which has no router.
     pub router: Option<Measured>,
-    /// Cost, in a shard, of its part of a `find`.
+    /// Cost, in a shard, of the shard's part of a `find`.
     pub shard: Measured,
 }
 
-/// The round trip to an idle server.
+/// The time of a round trip from this machine to an idle server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrip {
     /// Median time of a ping, in seconds.
     pub ping_s: f64,
-    /// Part of the median in which no processor of either side works, in seconds.
+    /// Part of the median ping time in which no processor of either side works, in seconds.
     pub wait_s: f64,
-    /// Standard error of the median, relative to the median.
+    /// Standard error of the median ping time, relative to the median.
     pub relative_error: f64,
 }
 
-/// The round trips to one server of each kind.
+/// The round trips to one server of each kind: cache, router, and member of a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrips {
-    /// Round trip from this machine to the cache; `None` without a cache.
+    /// Round trip from this machine to the cache; `None` if the probe had no cache.
     pub cache: Option<RoundTrip>,
-    /// Round trip from this machine to the router; `None` without a router.
+    /// Round trip from this machine to the router; `None` if the database has no router.
     pub router: Option<RoundTrip>,
-    /// Round trip from this machine to a member of a shard.
+    /// Round trip from this machine to one member of a shard.
     pub shard: RoundTrip,
 }
 
-/// Size of the collection, and bytes of documents, indexes, cache entries and server processes.
+/// Size of the collection, and mean sizes of its documents, of cache entries and of server processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sizes {
     /// Number of documents in the collection.
     pub documents: u64,
-    /// Mean bytes of a document, over the collection.
+    /// Mean size of a document of the collection, in bytes.
     pub document_bytes: f64,
-    /// Mean bytes of a document, over the keys that were read.
+    /// Mean size of the documents of the keys that the probe read, in bytes.
     pub sampled_document_bytes: f64,
-    /// Bytes of the collection's files.
+    /// Size of the collection's files on disk, in bytes.
     pub storage_bytes: u64,
-    /// Bytes of all indexes of the collection.
+    /// Total size of all indexes of the collection, in bytes.
     pub index_bytes: u64,
-    /// Mean bytes of a cache entry (`MEMORY USAGE`) in excess of its document; `None` without a cache.
+    /// Mean memory of a cache entry (`MEMORY USAGE`) in excess of its document, in bytes; `None` without a cache.
     pub entry_bytes: Option<f64>,
     /// Resident memory of a database server without its storage engine's cache, in bytes; the minimum over all members.
     pub server_bytes: f64,
@@ -71,7 +71,7 @@ pub struct Sizes {
     pub cache_server_bytes: Option<f64>,
 }
 
-/// The share of the collection on one shard.
+/// The share of the probed collection that is on one shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     /// Name of the shard.
@@ -80,67 +80,68 @@ pub struct Share {
     pub members: u32,
     /// The shard's share of the collection's documents, from 0 to 1.
     pub documents: f64,
-    /// The shard's share of the keys that were read, from 0 to 1.
+    /// The shard's share of the keys that the probe read, from 0 to 1.
     pub keys: f64,
 }
 
-/// Number and origin of the keys that were read.
+/// Number and origin of the keys that a probe read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeysFrom {
-    /// Number of keys.
+    /// Number of distinct keys.
     pub count: u64,
-    /// Origin of the keys in words: a sample of the collection, or a trace.
+    /// Origin of the keys in words: `a sample` of the collection, or the file of a trace.
     pub from: String,
-    /// State of the servers' storage caches: `warm`, since all keys were read once before.
+    /// State of the servers' storage caches during the windows: `warm`, since all keys were read once before.
     pub storage: String,
 }
 
-/// Number of processors of each station.
+/// Number of processors of each station of the probed cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cores {
-    /// Processors of all workers together.
+    /// Number of processors of all workers of the job together.
     pub client: f64,
-    /// Processors of the cache.
+    /// Number of processors of the cache's server.
     pub cache: f64,
-    /// Processors of the router.
+    /// Number of processors of the router.
     pub router: f64,
-    /// Processors of each member of a shard.
+    /// Number of processors of each member of a shard.
     pub shard: f64,
 }
 
-/// The kind of request that a window makes.
+/// The kind of request that a measurement window makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A `find` of a batch of keys, sent to the router.
+    /// A `find` of a batch of keys, sent to the router (or, without one, to the replica set).
     Find,
-    /// A batch of the whole job, without a cache.
+    /// A batch of the whole map: parse keys, find their documents without a cache, and hash them.
     Map,
     /// An MGET whose keys are all in the cache.
     Get,
-    /// A pipeline of SETs.
+    /// A pipeline of SETs to the cache.
     Set,
-    /// A `find` that the proxy answers from the cache.
+    /// A `find` that the proxy at the router answers from the cache.
     Proxy,
 }
 
-/// One measurement window. Its processor times are in seconds, without the stations' idle rates.
+/// One measurement window: requests of one kind and batch size. Its processor times are in seconds, without those of
+/// the idle stations.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// The kind of request that the window made.
+    /// The kind of request that was made in the window.
     pub kind: Kind,
     /// Length of the window, in seconds.
     pub seconds: f64,
-    /// Number of requests that were answered.
+    /// Number of requests that were answered in the window.
     pub requests: u64,
-    /// Number of keys in these requests.
+    /// Number of keys in the answered requests.
     pub keys: u64,
-    /// Processor time of this process, in seconds.
+    /// Processor time of this process, the client, in the window, in seconds.
     pub client_s: f64,
-    /// Processor time of the cache, in seconds; `None` without a cache.
+    /// Processor time of the cache's server in the window, in seconds; `None` without a cache.
     pub cache_s: Option<f64>,
-    /// Processor time of the router, in seconds; `None` without a router.
+    /// Processor time of the router in the window, in seconds; `None` without a router.
     pub router_s: Option<f64>,
-    /// Processor time of all members of all shards, in seconds.
+    /// Processor time of all members of all shards in the window, in seconds.
     pub shards_s: f64,
 }

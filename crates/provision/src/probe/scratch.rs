@@ -8,37 +8,38 @@ use super::Error;
 use crate::chain::cache::{self, Cache};
 use crate::chain::{Key, Namespace};
 
-/// Number of entry names in one command.
+/// Number of entries that one command deletes.
 const AT_ONCE: usize = 1_000;
 
-/// The probe's own part of a cache.
+/// The probe's own part of a cache: entries under names that no job uses.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    /// Connection by which entries are read and written as a job does.
+    /// Connection by which the entries are read and written as a job does.
     pub(super) cache: Cache,
-    /// Namespace of the entries: the collection's name, in a database that only this probe uses.
+    /// Namespace in the names of the entries: the collection's name, in a database name that only this probe uses.
     pub(super) namespace: Namespace,
-    /// Options of `cache`; a proxy connects to the same cache with them.
+    /// Options of `cache`, with which a proxy connects to the same cache.
     pub(super) options: cache::Options,
-    /// Connection for commands to the cache server itself, such as `INFO`.
+    /// Connection for commands about the cache server itself, such as `INFO`.
     connection: MultiplexedConnection,
 }
 
-/// Memory of the cache server, as `INFO memory` reports it.
+/// Memory of the cache's server, from its reply to `INFO memory`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memory {
-    /// Bytes in use (`used_memory`).
+    /// Memory in use by the server's data, in bytes (`used_memory`).
     pub(super) used_bytes: u64,
-    /// Bytes that were in use after the server's start (`used_memory_startup`).
+    /// Memory that was in use after the server's start, in bytes (`used_memory_startup`).
     pub(super) startup_bytes: u64,
-    /// Resident memory of the process, in bytes (`used_memory_rss`).
+    /// Resident memory of the server's process, in bytes (`used_memory_rss`).
     pub(super) resident_bytes: u64,
-    /// Memory limit, in bytes (`maxmemory`); 0: no limit.
+    /// Memory limit of the server, in bytes (`maxmemory`); 0: no limit.
     pub(super) limit_bytes: u64,
 }
 
 impl Scratch {
-    /// Connects to the cache at `uri` (`redis://…`). The names of the entries contain the id of this process.
+    /// Connects to the cache at `uri` (`redis://…`), for documents of the collection named `coll`. The names of the
+    /// entries contain the id of this process.
     pub(super) async fn connect(uri: &str, coll: &str) -> Result<Self, Error> {
         let namespace =
             Namespace { db: format!("imago-probe-{}", std::process::id()), coll: coll.to_owned() };
@@ -49,23 +50,23 @@ impl Scratch {
         Ok(Self { cache, namespace, options, connection })
     }
 
-    /// Runs a command on the cache server.
+    /// Runs a command on the cache server, and returns its reply.
     async fn run<T: redis::FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
         command.query_async(&mut self.connection.clone()).await.map_err(Error::Cache)
     }
 
-    /// Returns a section of the reply to `INFO`.
+    /// Returns the server's reply to `INFO` for one section, as text.
     async fn info(&self, section: &str) -> Result<String, Error> {
         self.run(redis::cmd("INFO").arg(section)).await
     }
 
-    /// Returns the processor time that the cache server has used so far, in seconds.
+    /// Returns the processor time that the cache server has used since its start, in seconds.
     pub(super) async fn processor_s(&self) -> Result<f64, Error> {
         let told = self.info("cpu").await?;
         Ok(field(&told, "used_cpu_user")? + field(&told, "used_cpu_sys")?)
     }
 
-    /// Returns the memory of the cache server.
+    /// Returns the memory use and the memory limit of the cache server.
     pub(super) async fn memory(&self) -> Result<Memory, Error> {
         let told = self.info("memory").await?;
         let bytes = |name: &str| field(&told, name).map(|bytes| bytes as u64);
@@ -77,7 +78,8 @@ impl Scratch {
         })
     }
 
-    /// Returns the mean size of the entries of these keys, in bytes (`MEMORY USAGE`).
+    /// Returns the mean memory of the entries of these keys in the cache, in bytes (`MEMORY USAGE`); a missing entry
+    /// is an error.
     pub(super) async fn entry_bytes(&self, keys: &[Key]) -> Result<f64, Error> {
         let mut pipeline = redis::Pipeline::new();
         for key in keys {
@@ -95,12 +97,12 @@ impl Scratch {
         Ok(known.iter().sum::<u64>() as f64 / known.len().max(1) as f64)
     }
 
-    /// Sends a PING and waits for the reply.
+    /// Sends a PING to the cache server and waits for the reply.
     pub(super) async fn ping(&self) -> Result<(), Error> {
         self.run::<Value>(&redis::cmd("PING")).await.map(drop)
     }
 
-    /// Deletes the entries of these keys.
+    /// Deletes the probe's entries of these keys from the cache.
     pub(super) async fn delete(&self, keys: &[Key]) -> Result<(), Error> {
         for some in keys.chunks(AT_ONCE) {
             let names: Vec<Vec<u8>> =
@@ -111,7 +113,7 @@ impl Scratch {
     }
 }
 
-/// Returns the number in a field of a reply to `INFO`.
+/// Returns the number in the field `name` of a reply to `INFO`, whose text is `told`.
 fn field(told: &str, name: &str) -> Result<f64, Error> {
     let mut lines = told.lines().filter_map(|line| line.split_once(':'));
     let value = lines.find(|(field, _)| *field == name).map(|(_, value)| value.trim());

@@ -10,13 +10,13 @@ use super::result::{Share, Sizes};
 use super::scratch::Scratch;
 use crate::chain::{Key, Namespace, Source};
 
-/// Maximum number of cache entries whose size is measured.
+/// Maximum number of cache entries whose memory is measured.
 const ENTRIES_MAX: usize = 1_000;
-/// Number of keys in one read.
+/// Number of keys in one find that counts the keys of a shard.
 const AT_ONCE: usize = 500;
 
-/// Measures the sizes of documents, indexes and servers; with a cache, also the sizes of its entries, which must be in
-/// the cache.
+/// Measures the sizes of a collection's documents and indexes and of the servers. With a cache, it also measures the
+/// entries of the sampled keys, which must be in the cache.
 pub(super) async fn sizes(
     cluster: &Cluster,
     namespace: &Namespace,
@@ -52,7 +52,7 @@ pub(super) async fn sizes(
     Ok(sizes)
 }
 
-/// Returns the resident memory of a server without its storage engine's cache, in bytes.
+/// Returns the resident memory of a database server without its storage engine's cache, in bytes.
 async fn server_bytes(member: &Member) -> Result<f64, Error> {
     let status = member.ask(doc! { "serverStatus": 1 }, "its memory").await?;
     let resident = number(&status, &["mem", "resident"]).ok_or_else(|| Error::MissingValue {
@@ -63,8 +63,8 @@ async fn server_bytes(member: &Member) -> Result<f64, Error> {
     Ok((resident * 1_048_576.0 - cached.unwrap_or(0.0)).max(0.0))
 }
 
-/// Returns each shard's share of the documents, from the counts of `collStats`, and of `keys`, by querying each shard
-/// for them.
+/// Returns each shard's share of the collection's documents, from the counts of `collStats`, and of `keys`, by
+/// querying each shard for them.
 pub(super) async fn shares(
     cluster: &Cluster,
     source: &Source,
@@ -95,7 +95,8 @@ pub(super) async fn shares(
     Ok(shares.collect())
 }
 
-/// Counts the keys that each shard has, by direct reads that bypass the router.
+/// Counts how many of `keys` each shard has, by direct reads that bypass the router. Returns one count for each
+/// shard.
 async fn keys_per_shard(
     cluster: &Cluster,
     namespace: &Namespace,
@@ -119,7 +120,8 @@ async fn keys_per_shard(
     Ok(held)
 }
 
-/// Counts the documents that each shard returns when all keys are read once through the router.
+/// Counts the documents that each shard returns when all of `keys` are read once through the router. Returns one
+/// count for each shard.
 async fn returned_of(cluster: &Cluster, source: &Source, keys: &[Key]) -> Result<Vec<f64>, Error> {
     let before = returned(cluster).await?;
     for some in keys.chunks(AT_ONCE) {
@@ -129,7 +131,7 @@ async fn returned_of(cluster: &Cluster, source: &Source, keys: &[Key]) -> Result
     Ok(after.iter().zip(&before).map(|(after, before)| after - before).collect())
 }
 
-/// Returns the number of documents on a shard, from a reply of `collStats`.
+/// Returns the number of documents on the shard named `shard`, from a reply of `collStats`.
 fn documents_of(statistics: &Document, shard: &str, has_router: bool) -> f64 {
     if has_router {
         number(statistics, &["shards", shard, "count"]).unwrap_or(0.0)
@@ -138,7 +140,7 @@ fn documents_of(statistics: &Document, shard: &str, has_router: bool) -> f64 {
     }
 }
 
-/// Returns the number of documents that each shard's members have returned since their start.
+/// Returns, for each shard, the number of documents that its members have returned to clients since their start.
 async fn returned(cluster: &Cluster) -> Result<Vec<f64>, Error> {
     let mut returned = Vec::new();
     for shard in &cluster.shards {
@@ -156,7 +158,8 @@ async fn returned(cluster: &Cluster) -> Result<Vec<f64>, Error> {
     Ok(returned)
 }
 
-/// Returns the mean number of shards that a request of `keys` keys involves, by the shards' shares of the keys.
+/// Returns the mean number of shards that take part in a request of `keys` keys, given the shards' shares of the
+/// keys; at least 1.
 pub(super) fn shards_asked(shares: &[Share], keys: f64) -> f64 {
     let asked = shares.iter().map(|share| 1.0 - (1.0 - share.keys.min(1.0)).powf(keys));
     asked.sum::<f64>().max(1.0)

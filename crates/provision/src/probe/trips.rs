@@ -11,19 +11,19 @@ use super::result::RoundTrip;
 use super::scratch::Scratch;
 use super::stations::{Used, own_s, processor_of};
 
-/// Number of measured pings.
+/// Number of pings whose time is measured for one round trip.
 const PINGS: usize = 300;
-/// Number of warm-up pings, the first of which opens the connection.
+/// Number of pings before the measured ones; the first of them opens the connection.
 const FIRST: usize = 20;
 
-/// Measures the round trip to a member of a shard.
+/// Measures the round trip from this process to a member of a shard.
 pub(super) async fn to_member(member: &Member) -> Result<RoundTrip, Error> {
     let ping = async || member.ask(doc! { "ping": 1 }, "a sign of life").await.map(drop);
     let used = async || Ok(own_s() + processor_of(member).await?);
     measure(ping, used).await
 }
 
-/// Measures the round trip to the router.
+/// Measures the round trip from this process to the router.
 pub(super) async fn to_router(cluster: &Cluster) -> Result<RoundTrip, Error> {
     let ping = async || cluster.ask(doc! { "ping": 1 }, "a sign of life").await.map(drop);
     // The testbed's router may ask a shard for a ping; the shards' processor time is then part of the round trip.
@@ -34,14 +34,14 @@ pub(super) async fn to_router(cluster: &Cluster) -> Result<RoundTrip, Error> {
     measure(ping, used).await
 }
 
-/// Measures the round trip to the cache.
+/// Measures the round trip from this process to the cache.
 pub(super) async fn to_cache(cache: &Scratch) -> Result<RoundTrip, Error> {
     let ping = async || cache.ping().await;
     let used = async || Ok(own_s() + cache.processor_s().await?);
     measure(ping, used).await
 }
 
-/// Measures the round trip of `ping`; `used` reads the processor time of both sides, in seconds.
+/// Measures the round trip of `ping`; `used` returns the processor time of both sides so far, in seconds.
 async fn measure(
     ping: impl AsyncFn() -> Result<(), Error>,
     used: impl AsyncFn() -> Result<f64, Error>,

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, URI_ARGUMENT, URI_VARIABLE};
 
-/// Time between one signal to the job and the next stronger one.
+/// Time between one signal to end the job and the next, stronger one.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// A running job.
+/// The process of a recorded job.
 pub(super) struct Child {
     process: tokio::process::Child,
     /// True if the job has its own process group, because stdin is not a terminal.
@@ -30,16 +30,17 @@ pub(super) struct Child {
     last_signal: Option<(Instant, Signal)>,
 }
 
-/// The end of a job.
+/// The end of a recorded job.
 pub(super) struct Ended {
-    /// Exit status of the job.
+    /// Exit status of the job's process.
     pub(super) status: ExitStatus,
     /// True if a signal was sent to the job to end it.
     was_signalled: bool,
 }
 
 impl Ended {
-    /// Returns the reason why the reads are not those of a complete job; `None` if they are.
+    /// Returns the reason why the recorded reads are not those of a complete job; `None` if the job ended with exit
+    /// code 0 and was not signalled.
     pub(super) fn incomplete(&self) -> Option<String> {
         if self.was_signalled {
             return Some("the job was interrupted".into());
@@ -54,7 +55,8 @@ impl Ended {
 }
 
 impl Child {
-    /// Starts the job with the URI of the proxy. `output_to_stderr` redirects its standard output to stderr.
+    /// Starts the job `command` (program and arguments), and passes it the proxy's `uri` in its environment and
+    /// arguments. `output_to_stderr` redirects its standard output to stderr.
     pub(super) fn start(
         command: &[OsString],
         uri: &str,
@@ -81,8 +83,8 @@ impl Child {
         Ok(Self { process, has_own_group, last_signal: None })
     }
 
-    /// Waits for the end of the job; after `cancel`, sends it signals. The future may be dropped and the function
-    /// called again.
+    /// Waits for the end of the job; after `cancel`, sends it stronger and stronger signals. The future may be
+    /// dropped and the function called again.
     pub(super) async fn wait(&mut self, cancel: &CancellationToken) -> Result<Ended, Error> {
         loop {
             let next = self.last_signal.map_or_else(Instant::now, |(at, _)| at + END_WITHIN);
@@ -103,7 +105,7 @@ impl Child {
         }
     }
 
-    /// Sends a signal to the job, or to its process group.
+    /// Sends a signal to the job's process, or to its process group if it has its own.
     fn send_signal(&mut self, signal: Signal) {
         self.last_signal = Some((Instant::now(), signal));
         let id = self.process.id().and_then(|id| Pid::from_raw(id.cast_signed()));
@@ -119,7 +121,7 @@ impl Child {
     }
 }
 
-/// Returns the argument with each `{uri}` replaced by the URI.
+/// Returns a job's argument with each [`URI_ARGUMENT`] (`{uri}`) replaced by the URI.
 fn with_uri(argument: &OsStr, uri: &str) -> OsString {
     let (mut rest, place) = (argument.as_bytes(), URI_ARGUMENT.as_bytes());
     let mut replaced = Vec::with_capacity(rest.len());

@@ -6,7 +6,7 @@ use bson::raw::{RawBsonRef, RawDocument};
 
 use crate::trace::Key;
 
-/// Returns the keys of a `find` by `_id`, in order; `None` if it is another kind of read.
+/// Returns the keys that a `find` by `_id` requests, in order; `None` if the command is another kind of read.
 pub(super) fn keys(find: &RawDocument) -> Option<Vec<Key>> {
     let filter = find.get_document("filter").ok()?;
     let keys = equal_to(filter.get("_id").ok()??)?;
@@ -19,7 +19,8 @@ pub(super) fn keys(find: &RawDocument) -> Option<Vec<Key>> {
     is_whole(find, &keys).then_some(keys)
 }
 
-/// Returns true if the condition requires a field to equal a value, as for a shard key next to the `_id`.
+/// Returns true if a condition of a filter requires the field `name` to equal a value, as for a shard key next to the
+/// `_id`.
 fn is_equality(name: &str, value: RawBsonRef<'_>) -> bool {
     let is_value = !matches!(
         value,
@@ -28,7 +29,8 @@ fn is_equality(name: &str, value: RawBsonRef<'_>) -> bool {
     is_value && !name.starts_with('$')
 }
 
-/// Returns the values that a condition on `_id` selects; `None` if it is not `$eq` or `$in` of plain values.
+/// Returns the values that a filter's condition on `_id` selects; `None` if the condition is not `$eq` or `$in` of
+/// plain values.
 fn equal_to(condition: RawBsonRef<'_>) -> Option<Vec<Key>> {
     let RawBsonRef::Document(document) = condition else {
         // A regular expression is a pattern, not a value.
@@ -58,7 +60,8 @@ fn equal_to(condition: RawBsonRef<'_>) -> Option<Vec<Key>> {
     }
 }
 
-/// Returns true if the reply shows for each key whether its document exists: the find omits no document.
+/// Returns true if the reply to `find` shows for each of the keys whether its document exists: no limit, projection
+/// or other option omits a document.
 fn is_whole(find: &RawDocument, keys: &[Key]) -> bool {
     let number = |name: &str| match find.get(name) {
         Ok(Some(RawBsonRef::Int32(value))) => Some(i64::from(value)),

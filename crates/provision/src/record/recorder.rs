@@ -1,8 +1,8 @@
 //! Merging of the reads of all connections of a job into one trace.
 //!
 //! A phase begins with the request of its first read and ends with its last reply. A new phase begins if no read by
-//! `_id` was in progress for the length of the gap, or if the job's comment names another phase. A read is appended
-//! when its reply is complete.
+//! `_id` was in progress for the length of the gap, or if the comment of the job's read names another phase. A read
+//! is appended to the trace when its reply is complete.
 
 use std::collections::HashMap;
 use std::mem;
@@ -14,39 +14,41 @@ use serde::Serialize;
 
 use crate::trace::{Ending, Error, Header, Key, Span, Writer};
 
-/// Maximum number of open cursors of reads by `_id` that are tracked; the keys of further cursors count as other reads.
+/// Maximum number of open cursors of reads by `_id` that are tracked; the keys of reads with further cursors count as
+/// other reads.
 const CURSORS_MAX: usize = 10_000;
 
-/// Counts of a recording.
+/// Counts of the reads of a recorded job. A read is one key of one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Number of phases in the trace.
     pub phases: u64,
-    /// Number of reads in the trace.
+    /// Number of reads by `_id` in the trace.
     pub reads: u64,
     /// Number of reads in the trace that found a document.
     pub documents: u64,
-    /// Total size of these documents, in bytes.
+    /// Total size of the documents found by the reads in the trace, in bytes.
     pub document_bytes: u64,
     /// Number of documents that were read by other conditions than `_id`, plus the number of such reads that found
     /// none; they are not in the trace.
     pub other_reads: u64,
-    /// Number of reads of other collections; they are not in the trace.
+    /// Number of reads of other collections than the recorded one; they are not in the trace.
     pub elsewhere_reads: u64,
-    /// Number of reads without a successful reply; they are not in the trace.
+    /// Number of reads by `_id` that got no successful reply; they are not in the trace.
     pub failed_reads: u64,
-    /// Number of reads in the trace whose phase had ended before their reply; they are recorded in the following phase.
+    /// Number of reads in the trace whose phase, as their comment names it, had ended before their reply; they are
+    /// recorded in a later phase.
     pub late_reads: u64,
 }
 
 /// A read by `_id` of one or more keys whose reply is not yet complete.
 #[derive(Debug)]
 pub(super) struct Open {
-    /// The keys of the read, in order.
+    /// The keys of the request, in order.
     keys: Vec<Key>,
-    /// The phase that the job's comment names; `None` without such a comment.
+    /// The phase that the comment of the request names; `None` without such a comment.
     label: Option<String>,
-    /// Sizes of the returned documents, in bytes, by the hash of the `_id`.
+    /// Sizes of the documents returned so far, in bytes, by the hash of their `_id` ([`Key::hash64`]).
     found: HashMap<u64, u32>,
 }
 
@@ -55,7 +57,7 @@ impl Open {
         Self { keys, label, found: HashMap::new() }
     }
 
-    /// Adds a document of the reply, of `bytes` bytes.
+    /// Adds a document of the reply: its `_id`, and its size in bytes.
     pub(super) fn found(&mut self, id: &Key, bytes: u32) {
         self.found.insert(id.hash64(), bytes);
     }
@@ -64,57 +66,58 @@ impl Open {
 /// Records the reads of all connections into one trace.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    /// Minimum interval without reads that ends a phase.
+    /// Minimum interval without reads by `_id` that ends a phase.
     gap: Duration,
-    /// Start of the recording.
+    /// Start of the recording; the times in the trace count from it.
     begun: Instant,
     state: Mutex<State>,
 }
 
-/// The mutable part of a [`Recorder`].
+/// The mutable part of a [`Recorder`], behind its mutex.
 #[derive(Debug)]
 struct State {
-    /// The trace's file.
+    /// The file of the trace, or the reason why there is none.
     out: Out,
-    /// The recorded collection; `None` before the first read by `_id`, if none was requested.
+    /// The recorded collection, as `database.collection`; `None` before the first read by `_id`, if none was
+    /// requested.
     namespace: Option<String>,
-    /// The current phase.
+    /// The phase to which new reads belong.
     phase: Phase,
-    /// Number of reads by `_id` that wait for a reply.
+    /// Number of requests by `_id` that wait for a reply.
     under_way: usize,
-    /// Reads by `_id` with an open cursor, by the cursor's id.
+    /// Reads by `_id` whose cursor is open on the server and not being read, by the cursor's id.
     cursors: HashMap<i64, Open>,
-    /// Counts for the report.
+    /// Counts of the reads so far, for the report.
     totals: Totals,
 }
 
-/// The state of the trace's file.
+/// The state of the trace file.
 #[derive(Debug)]
 enum Out {
-    /// The file is not yet created: its collection is known only at the first read.
+    /// The file is not yet created, since the collection in its header is known only at the first read.
     Not {
         path: PathBuf,
         header: Header,
     },
     Open(Writer),
-    /// The file could not be created or written.
+    /// The file could not be created or written; the field is the error.
     Failed(Error),
 }
 
-/// The current phase.
+/// The phase of a recording to which new reads belong.
 #[derive(Debug, Default)]
 struct Phase {
-    /// The name in the job's comment; `None` if the job did not name the phase.
+    /// The phase's name in the comment of the job's reads; `None` if the job did not name the phase.
     label: Option<String>,
-    /// Time of the first request; `None` before it.
+    /// Time of the phase's first request; `None` before it.
     began: Option<Instant>,
-    /// Time of the last reply; `None` before the first one.
+    /// Time of the phase's last reply so far; `None` before the first one.
     ended: Option<Instant>,
 }
 
 impl Recorder {
-    /// Starts a recording to the file `path`. If the header's namespace is empty, the recorded collection is that of
-    /// the first read by `_id`.
+    /// Starts a recording into the file `path`, in which an interval of `gap` without reads ends a phase. If the
+    /// header's namespace is empty, the recorded collection is that of the first read by `_id`.
     pub(super) fn new(path: &Path, header: Header, gap: Duration) -> Self {
         let namespace = Some(header.namespace.clone()).filter(|name| !name.is_empty());
         let state = State {
@@ -128,12 +131,13 @@ impl Recorder {
         Self { gap, begun: Instant::now(), state: Mutex::new(state) }
     }
 
-    /// Locks the state.
+    /// Locks and returns the mutable state.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a read by `_id` of this collection was sent. Returns false if another collection is recorded.
+    /// Records that a request by `_id` on the collection `namespace` was sent. Returns false if another collection is
+    /// recorded.
     #[must_use]
     pub(super) fn begin(&self, namespace: &str, open: &Open) -> bool {
         let mut state = self.state();
@@ -155,8 +159,8 @@ impl Recorder {
         true
     }
 
-    /// Records that the next batch of a cursor was requested. Returns the read of the cursor; `None` if it is not a
-    /// read by `_id`.
+    /// Records that the next batch of the cursor with this id was requested. Returns the read by `_id` that the
+    /// cursor belongs to; `None` for a cursor of another read.
     pub(super) fn resume(&self, cursor: i64) -> Option<Open> {
         let mut state = self.state();
         let open = state.cursors.remove(&cursor)?;
@@ -164,7 +168,7 @@ impl Recorder {
         Some(open)
     }
 
-    /// Records a reply; its cursor stays open unless its id is 0.
+    /// Records a reply to the read `open`. `cursor` is the id of its cursor: 0 if the read is complete.
     pub(super) fn reply(&self, open: Open, cursor: i64) {
         let mut state = self.state();
         state.under_way -= 1;
@@ -178,15 +182,15 @@ impl Recorder {
         }
     }
 
-    /// Records that a read by `_id` failed: the connection ended before the reply, or the server returned an error.
+    /// Records that the read `open` failed: the connection ended before the reply, or the server returned an error.
     pub(super) fn fail(&self, open: &Open) {
         let mut state = self.state();
         state.under_way -= 1;
         state.totals.failed_reads += open.keys.len() as u64;
     }
 
-    /// Records that the job closed a cursor before its end: keys without a document so far count as other reads, since
-    /// it is not known whether their documents exist.
+    /// Records that the job closed the cursor with this id before its end. Keys without a document so far count as
+    /// other reads, since it is not known whether their documents exist.
     pub(super) fn close(&self, cursor: i64) {
         let mut state = self.state();
         if let Some(open) = state.cursors.remove(&cursor) {
@@ -194,7 +198,7 @@ impl Recorder {
         }
     }
 
-    /// Counts reads that are not by `_id`.
+    /// Counts `reads` reads on the collection `namespace` that are not by `_id`.
     pub(super) fn count_other(&self, namespace: &str, reads: u64) {
         let mut state = self.state();
         if state.namespace.as_deref().is_none_or(|recorded| recorded == namespace) {
@@ -204,12 +208,13 @@ impl Recorder {
         }
     }
 
-    /// Writes the reads so far to the operating system.
+    /// Writes the reads so far to the operating system, where they survive the death of this process.
     pub(super) fn flush(&self) {
         self.state().write(Writer::flush);
     }
 
-    /// Closes the trace. Returns its collection and its counts.
+    /// Ends the last phase and closes the trace file; `ending` tells whether it has the whole job. Returns the
+    /// recorded collection, empty if there is none, and the counts.
     ///
     /// # Errors
     /// The trace could not be written, now or before.
@@ -237,7 +242,7 @@ impl Recorder {
 }
 
 impl State {
-    /// Creates the file if it does not exist yet.
+    /// Creates the trace file if it does not exist yet.
     fn open(&mut self) {
         if let Out::Not { path, header } = &mut self.out {
             header.namespace = self.namespace.clone().unwrap_or_default();
@@ -248,7 +253,7 @@ impl State {
         }
     }
 
-    /// Calls `write`, unless the file is not open. After a failure the job continues without a recording, and
+    /// Calls `write` if the trace file is open. After a failure the job continues without a recording, and
     /// [`Recorder::finish`] returns the error.
     fn write(&mut self, write: impl FnOnce(&mut Writer) -> Result<(), Error>) {
         if let Out::Open(writer) = &mut self.out
@@ -259,7 +264,7 @@ impl State {
         }
     }
 
-    /// Appends all keys of a read whose reply is complete.
+    /// Appends all keys of a read whose reply is complete to the trace.
     fn append(&mut self, open: &Open) {
         self.open();
         if open.label.is_some() && open.label != self.phase.label {
@@ -274,7 +279,7 @@ impl State {
         }
     }
 
-    /// Appends the keys of an incomplete read that have a document, and counts the others as other reads.
+    /// Appends the keys of an incomplete read that have a document, and counts its other keys as other reads.
     fn append_found(&mut self, mut open: Open) {
         let asked = open.keys.len();
         open.keys.retain(|key| open.found.contains_key(&key.hash64()));
@@ -282,7 +287,7 @@ impl State {
         self.append(&open);
     }
 
-    /// Ends the current phase if it has reads; `begun` is the start of the recording.
+    /// Ends the current phase, and writes its end if it has reads; `begun` is the start of the recording.
     fn end_phase(&mut self, begun: Instant) {
         let phase = mem::take(&mut self.phase);
         let since = |at: Option<Instant>| {

@@ -1,5 +1,5 @@
-//! Inspection of one connection's messages for the recording. Messages are never changed; one that cannot be parsed is
-//! ignored here, and left to the server and the driver.
+//! Inspection of one connection's messages for the recording of a job. Messages are never changed; one that cannot be
+//! parsed is ignored here, and left to the server and the driver.
 
 use std::io;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use crate::chain::PHASE_COMMENT;
 use crate::trace::Key;
 use crate::wire::{Command, Handler, Message, Upstream};
 
-/// Databases that drivers and tools read for their own purposes.
+/// Databases that drivers and tools read for their own purposes; reads of them are not counted.
 const INTERNAL: [&str; 3] = ["admin", "config", "local"];
 
-/// Inspects the messages of one connection.
+/// Inspects the messages of one connection between the job and the database.
 #[derive(Debug)]
 pub(super) struct Tap {
     recorder: Arc<Recorder>,
     present: Present,
 }
 
-/// The last request of the connection, which waits for its reply.
+/// The kind of the connection's last request, which waits for its reply.
 #[derive(Debug)]
 enum Present {
     /// The request is not a read.
     Pass,
-    /// The request is a read by `_id`.
+    /// The request is a read by `_id` of the recorded collection.
     ById(Open),
-    /// A batch of a read by `_id` was seen, and its cursor, with this id, is open. A reply that follows without a
-    /// request is its next batch.
+    /// A batch of a read by `_id` was seen, and the read's cursor, with this id, is still open. A reply that follows
+    /// without a request has the cursor's next batch.
     Cursor(i64),
-    /// The request is another read of this collection. If it is the first batch of the read, it counts as one read even
-    /// if it returns no document.
+    /// The request is a read of the collection `namespace` that is not by `_id`. If `is_first`, it is the first batch
+    /// of the read, and counts as one read even if it returns no document.
     Other { namespace: String, is_first: bool },
 }
 
@@ -51,7 +51,8 @@ impl Tap {
         };
     }
 
-    /// Classifies a command that was sent, and updates its cursors in the recorder.
+    /// Classifies a command that the job sent, and updates the cursors in the recorder that the command continues or
+    /// closes.
     fn sent(&self, command: &Command<'_>) -> Present {
         let (name, database) = (command.name(), command.database());
         let collection = |field: &str| command.body.get_str(field).unwrap_or("");
@@ -85,7 +86,8 @@ impl Tap {
         }
     }
 
-    /// Classifies a `find`. A comment that begins with [`PHASE_COMMENT`] is the label of its phase.
+    /// Classifies a `find` on the collection `namespace` (`database.collection`). A comment that begins with
+    /// [`PHASE_COMMENT`] is the label of its phase.
     fn find(&self, find: &RawDocument, namespace: String) -> Present {
         let Some(keys) = filter::keys(find) else {
             return Present::Other { namespace, is_first: true };
@@ -96,7 +98,7 @@ impl Tap {
         if self.recorder.begin(&namespace, &open) { Present::ById(open) } else { Present::Pass }
     }
 
-    /// Records a reply to the current request.
+    /// Records the database's reply to the last request.
     fn answered(&mut self, reply: &RawDocument) {
         let ok = match reply.get("ok") {
             Ok(Some(RawBsonRef::Double(ok))) => ok == 1.0,
@@ -133,7 +135,7 @@ impl Tap {
     }
 }
 
-/// Returns the documents of a reply, and the id of its cursor: 0 if no batch follows.
+/// Returns the documents in a reply, and the id of the reply's cursor: 0 if no batch follows.
 fn batch(reply: &RawDocument) -> (Option<&RawArray>, i64) {
     let Ok(cursor) = reply.get_document("cursor") else { return (None, 0) };
     let documents = cursor.get_array("firstBatch").or_else(|_| cursor.get_array("nextBatch")).ok();

@@ -12,20 +12,20 @@ use mongodb::options::{ClientOptions, ServerAddress, Tls};
 
 use super::Error;
 
-/// Maximum time to find a server.
+/// Maximum time to find a server of the database.
 const FIND_MAX: Duration = Duration::from_secs(10);
-/// URI options that are removed, because they would lead a driver past the proxy. For a replica set,
-/// `directConnection=true` is added.
+/// URI options that are removed from the job's URI, because they would lead a driver past the proxy. For a replica
+/// set, `directConnection=true` is added.
 const LEFT_OUT: [&str; 3] = ["replicaset=", "directconnection=", "loadbalanced="];
 
-/// The database that is recorded.
+/// The database whose reads are recorded, and its URI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Addresses that the proxy connects to, as `host:port`.
+    /// Addresses of the database that the proxy connects to, as `host:port`.
     addresses: Vec<String>,
-    /// The parsed connection string.
+    /// The parts of the database's connection string.
     uri: Parts,
-    /// True if the addresses are those of routers (mongos).
+    /// True if the addresses are those of routers (mongos); false for a replica set or a single server.
     is_router: bool,
 }
 
@@ -39,7 +39,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Parses a connection string.
+    /// Splits a connection string (`mongodb://…`) into its parts.
     fn of(uri: &str) -> Result<Self, Error> {
         if uri.starts_with("mongodb+srv://") {
             return Err(Error::Unsupported {
@@ -61,7 +61,8 @@ impl Parts {
         Ok(Self { login, hosts: hosts.into(), database: database.into(), options })
     }
 
-    /// Returns the connection string with other hosts and additional options, without the options in [`LEFT_OUT`].
+    /// Returns the connection string with `hosts` as its hosts and with the additional options `more`, without the
+    /// options in [`LEFT_OUT`].
     fn with(&self, hosts: &str, more: &[&str]) -> String {
         let login = self.login.as_ref().map(|login| format!("{login}@")).unwrap_or_default();
         let kept = self.options.iter().map(String::as_str).filter(|option| {
@@ -75,7 +76,8 @@ impl Parts {
 }
 
 impl Target {
-    /// Finds the servers to record: the routers in the URI, or the primary of its replica set.
+    /// Finds the servers to record at the connection string `uri`: the routers in it, or the primary of its replica
+    /// set.
     ///
     /// # Errors
     /// [`Error::Uri`], [`Error::Unsupported`] (TLS), [`Error::Unreachable`].
@@ -106,13 +108,14 @@ impl Target {
         Ok(Self { addresses, uri: parts, is_router })
     }
 
-    /// Returns the addresses that the proxy connects to; it uses the first that accepts connections.
+    /// Returns the addresses (`host:port`) that the proxy connects to; it uses the first that accepts connections.
     #[must_use]
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// Returns the job's URI: the same database, user and options, with a port of this machine as the only host.
+    /// Returns the URI for the job: that of the database, with 127.0.0.1 and the proxy's port `port` as the only
+    /// host.
     #[must_use]
     pub fn uri_at(&self, port: u16) -> String {
         let more: &[&str] = if self.is_router { &[] } else { &["directConnection=true"] };

@@ -1,4 +1,4 @@
-//! Detection of a file's format by its first bytes.
+//! Detection of a trace file's format by its first bytes.
 //!
 //! For a file that is not a trace, the error names its probable type: most often it is compressed, or another export.
 
@@ -8,15 +8,15 @@ use std::path::Path;
 
 use super::{Error, format, from_csv, from_oracle_general};
 
-/// Number of bytes that are examined.
+/// Number of bytes at the start of a file that are examined.
 const HEAD_BYTES: u64 = 4096;
 
-/// The formats that can be read.
+/// The file formats of traces that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// An `.imt` file.
     Imago,
-    /// CSV with the columns of a trace.
+    /// CSV with the columns of a trace, read by [`super::from_csv`].
     Csv,
     /// Records of libCacheSim's `oracleGeneral`.
     OracleGeneral,
@@ -42,7 +42,7 @@ const FOREIGN: [(&[u8], &str); 10] = [
     ),
 ];
 
-/// Detects the format of a file, and rewinds it to its start.
+/// Detects the format of a file, and rewinds the file to its start; `path` names it in errors.
 pub(super) fn form(mut file: &File, path: &Path) -> Result<Form, Error> {
     let mut head = Vec::new();
     file.take(HEAD_BYTES).read_to_end(&mut head).map_err(Error::io("read", path))?;
@@ -51,7 +51,7 @@ pub(super) fn form(mut file: &File, path: &Path) -> Result<Form, Error> {
     of(&head, length).map_err(|looks| Error::Foreign { path: path.to_owned(), looks })
 }
 
-/// Detects the format from the first bytes of a file of `length` bytes.
+/// Detects the format from `head`, the first bytes of a file of `length` bytes.
 ///
 /// # Errors
 /// A description of the file, which is not a trace.
@@ -93,7 +93,7 @@ fn of(head: &[u8], length: u64) -> Result<Form, String> {
     Err(format!("it is {length} bytes that are neither text nor whole records of a known form"))
 }
 
-/// Returns the bytes as text, without a last character that is cut off; `None` if they are not printable UTF-8.
+/// Returns the bytes as text, without a last character that is cut off; `None` if the bytes are not printable UTF-8.
 fn text(head: &[u8]) -> Option<&str> {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,

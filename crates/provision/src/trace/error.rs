@@ -1,17 +1,17 @@
-//! The errors of reading and writing traces. Each names the file, and the place in it.
+//! The errors of reading and writing traces. Each names the file, and, where there is one, the place in the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A reason why a trace cannot be read or written.
+/// A reason why a trace file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system returned an error.
+    /// The operating system returned an error for an operation on the file.
     #[error("cannot {doing} the trace {}", path.display())]
     Io {
-        /// The failed operation, as `open`.
+        /// The failed operation: `open`, `read`, `create` or `write`.
         doing: &'static str,
-        /// Path of the file.
+        /// Path of the trace file.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -22,18 +22,18 @@ pub enum Error {
         path.display()
     )]
     Torn {
-        /// Path of the file.
+        /// Path of the trace file.
         path: PathBuf,
-        /// Offset of the first incomplete or damaged block, in bytes.
+        /// Offset in the file of the first incomplete or damaged block, in bytes.
         at: u64,
         /// Description of the damage.
         what: String,
         /// Number of complete phases before the damage.
         whole_phases: u64,
-        /// Number of reads in these phases.
+        /// Number of reads in the complete phases before the damage.
         whole_reads: u64,
     },
-    /// The file is not a trace.
+    /// The file has none of the formats of a trace.
     #[error(
         "{} is no trace: {looks}; a trace is an .imt file of `imago provision record`, a CSV file with the columns \
          phase,key,bytes or time,key,bytes, or libCacheSim's oracleGeneral",
@@ -45,7 +45,7 @@ pub enum Error {
         /// What the file appears to be, as `it is compressed by gzip: decompress it first`.
         looks: String,
     },
-    /// The file has a later version of the format.
+    /// The trace file has a later version of the `.imt` format than this program reads.
     #[error(
         "the trace {} has version {found} of its form, and this program reads version {known}: use the newer imago that \
          wrote it",
@@ -54,9 +54,9 @@ pub enum Error {
     Newer {
         /// Path of the file.
         path: PathBuf,
-        /// Version of the file.
+        /// Version of the format that the file has.
         found: u16,
-        /// Latest version that this program reads.
+        /// Latest version of the format that this program reads.
         known: u16,
     },
     /// A line of an imported file is invalid.
@@ -66,13 +66,13 @@ pub enum Error {
         path: PathBuf,
         /// Number of the line, from 1.
         line: u64,
-        /// Description of the problem.
+        /// Description of the problem with the line.
         what: String,
     },
-    /// A key or header is too large for the format.
+    /// A key or the header is too large for the format, or cannot be encoded.
     #[error("cannot write to the trace {}: {what}", path.display())]
     Unwritable {
-        /// Path of the file.
+        /// Path of the trace file.
         path: PathBuf,
         /// Description of the problem.
         what: String,
@@ -80,7 +80,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns a function for `map_err` that makes an [`Error::Io`] of the operating system's error.
+    /// Returns a function for `map_err` that converts the operating system's error into an [`Error::Io`]; `doing`
+    /// names the failed operation.
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing, path: path.to_owned(), source }
     }

@@ -19,44 +19,45 @@ use serde::{Deserialize, Serialize};
 
 use super::Ending;
 
-/// The magic number: the first bytes of a file. As in PNG, it begins with a byte that is not text, and contains line
-/// breaks that a transfer in text mode would change.
+/// The magic number: the first bytes of an `.imt` file. As in PNG, it begins with a byte that is not text, and
+/// contains line breaks that a transfer in text mode would change.
 pub(super) const MAGIC: [u8; 8] = *b"\x89IMT\r\n\x1a\n";
-/// Version of the format that is written, and the only one that is read.
+/// Version of the `.imt` format that is written, and the only one that is read.
 pub(super) const VERSION: u16 = 1;
-/// Kind of a block of reads.
+/// Kind of a block that has reads of the current phase.
 pub(super) const READS: u8 = 1;
 /// Kind of the block that ends a phase.
 pub(super) const PHASE_END: u8 = 2;
-/// Kind of the closing block.
+/// Kind of the closing block, the last one of a file.
 pub(super) const CLOSING: u8 = 3;
-/// Size of a payload, in bytes, at which a block of reads is written.
+/// Size of the collected reads, in bytes, at which they are written as a block.
 pub(super) const BLOCK_BYTES: usize = 64 * 1024;
-/// Maximum size of a payload, in bytes: a block of reads, followed by a key of maximum length.
+/// Maximum size of a block's payload, in bytes: [`BLOCK_BYTES`] of reads, followed by a read with a key of maximum
+/// length.
 pub(super) const PAYLOAD_BYTES_MAX: usize = BLOCK_BYTES + KEY_BYTES_MAX + 64;
-/// Maximum length of a key, in bytes: the maximum size of a MongoDB document.
+/// Maximum length of a key's value, in bytes: the maximum size of a MongoDB document.
 pub(super) const KEY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Maximum length of the header's JSON, in bytes.
 pub(super) const HEADER_BYTES_MAX: usize = 64 * 1024;
 
-/// The closing block: totals of the file, and how the recording ended.
+/// The content of the closing block: totals of the file, and how the recording ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Closing {
-    /// Number of phases.
+    /// Number of phases in the file.
     pub(super) phases: u64,
     /// Number of reads in all phases.
     pub(super) reads: u64,
-    /// Number of reads that found a document.
+    /// Number of reads in the file that found a document.
     pub(super) documents: u64,
-    /// Total size of these documents, in bytes.
+    /// Total size of the documents found, in bytes.
     pub(super) document_bytes: u64,
     /// Number of the job's reads that are not in the file because they were not by `_id`.
     pub(super) other_reads: u64,
-    /// Whether the job was recorded to its end.
+    /// Whether the job was recorded to its end, and if not, the reason.
     pub(super) ending: Ending,
 }
 
-/// Encodes a block: kind, length, payload and CRC.
+/// Encodes a block of an `.imt` file: kind, length, payload and CRC.
 pub(super) fn block(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut block = Vec::with_capacity(payload.len() + 9);
     block.push(kind);
@@ -67,7 +68,7 @@ pub(super) fn block(kind: u8, payload: &[u8]) -> Vec<u8> {
     block
 }
 
-/// Encodes the head of a file: all bytes before its first block.
+/// Encodes the head of an `.imt` file, all bytes before its first block; `header_json` is the header as JSON.
 pub(super) fn head(header_json: &[u8]) -> Vec<u8> {
     let mut head = MAGIC.to_vec();
     head.extend_from_slice(&VERSION.to_le_bytes());

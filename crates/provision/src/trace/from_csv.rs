@@ -22,27 +22,27 @@ use csv::StringRecord;
 use super::gaps::Gaps;
 use super::{Ending, Error, Header, Key, PhasesBy, Read, Span, Trace};
 
-/// Indexes of the columns of a trace.
+/// Indexes of the columns of a CSV file that have the parts of a read, from 0 on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Columns {
     phase: Phase,
-    /// Index of the column `key`.
+    /// Index of the column `key`, which has the `_id` of the document.
     key: usize,
-    /// Index of the column `bytes`.
+    /// Index of the column `bytes`, which has the size of the document.
     bytes: usize,
 }
 
-/// The column that determines the phase of a read, by its index.
+/// The column that determines the phase of a read; the field is the column's index.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// The column `phase`: a label.
+    /// The column `phase`, which has a label; consecutive lines with the same label are one phase.
     Label(usize),
-    /// The column `time`: seconds.
+    /// The column `time`, which has seconds; an interval without reads ends a phase.
     Time(usize),
 }
 
 impl Columns {
-    /// Finds the columns by their names.
+    /// Finds the columns of a trace by the names in the first line of a CSV file.
     ///
     /// # Errors
     /// The reason why the names are not those of a trace.
@@ -68,7 +68,8 @@ impl Columns {
     }
 }
 
-/// Reads a CSV file. `gap` is the interval without reads that ends a phase, in a file with times.
+/// Reads a trace from a CSV file. `gap` is the interval without reads that ends a phase, for a file with times;
+/// `None`: all reads are one phase.
 pub(super) fn read(file: File, path: &Path, gap: Option<Duration>) -> Result<Trace, Error> {
     let at = |line: u64, what: String| Error::Line { path: path.to_owned(), line, what };
     let broken = |error: csv::Error| {
@@ -107,15 +108,15 @@ pub(super) fn read(file: File, path: &Path, gap: Option<Duration>) -> Result<Tra
 /// Collects reads with labels into phases: consecutive reads with the same label are one phase.
 #[derive(Default)]
 struct Labels {
-    /// All labels so far.
+    /// All labels of phases that were seen so far.
     seen: HashSet<String>,
-    /// The label of the current phase.
+    /// The label of the current phase; `None` before the first read.
     present: Option<String>,
     phases: Vec<Vec<Read>>,
 }
 
 impl Labels {
-    /// Adds a read; a label that returns after another one is an error.
+    /// Adds a read to the phase with this label; a label that returns after another one is an error.
     fn read(&mut self, label: &str, read: Read) -> Result<(), String> {
         if self.present.as_deref() != Some(label) {
             if !self.seen.insert(label.to_owned()) {
@@ -132,7 +133,7 @@ impl Labels {
     }
 }
 
-/// Parses a line and adds its read to `labels` or to `gaps`, by the column that determines the phase.
+/// Parses a line of the file and adds its read to `labels` or to `gaps`, by the column that determines the phase.
 fn read_line(
     record: &StringRecord,
     columns: Columns,
@@ -159,14 +160,14 @@ fn read_line(
     }
 }
 
-/// Parses seconds with decimals and returns microseconds; `None` if the text is not a time from 0 up.
+/// Parses a number of seconds with decimals and returns microseconds; `None` if the text is not a time from 0 up.
 fn time_us(text: &str) -> Option<u64> {
     let us = text.parse::<f64>().ok()? * 1e6;
     // Below 2^53 microseconds (285 years), each integer is exactly one double.
     (0.0..9e15).contains(&us).then(|| us.round() as u64)
 }
 
-/// Parses a key: Extended JSON, an integer, an object id, or else a string.
+/// Parses the text of a key: Extended JSON, an integer, an object id, or else a string.
 fn key(text: &str) -> Result<Key, String> {
     if text.is_empty() {
         return Err("it has no key".into());

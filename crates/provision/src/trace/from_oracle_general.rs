@@ -17,25 +17,25 @@ use std::time::Duration;
 use super::gaps::Gaps;
 use super::{Ending, Error, Header, Key, Read, Trace};
 
-/// Size of a record, in bytes.
+/// Size of a record of the `oracleGeneral` format, in bytes.
 const RECORD_BYTES: usize = 24;
-/// Greatest number of a request that is accepted: a trace of 26 terabytes.
+/// Greatest number of a next request that is accepted: a trace of 26 terabytes.
 const REQUESTS_MAX: i64 = 1 << 40;
 
-/// One request of the trace.
+/// One request of an `oracleGeneral` trace.
 struct Record {
-    /// Time of the request, in seconds.
+    /// Time of the request, in seconds from an origin that the trace chose.
     time_s: u32,
     /// Id of the object.
     object: u64,
-    /// Size of the object, in bytes.
+    /// Size of the object, in bytes; 0: the document does not exist.
     bytes: u32,
-    /// Number of the next request for the object; negative or the maximum if there is none.
+    /// Number of the next request for the same object; negative or the maximum if there is none.
     next: i64,
 }
 
 impl Record {
-    /// Decodes a record.
+    /// Decodes the bytes of a record.
     fn of(bytes: &[u8; RECORD_BYTES]) -> Self {
         let part = |from: usize| -> [u8; 8] { std::array::from_fn(|at| bytes[from + at]) };
         let half = |from: usize| -> [u8; 4] { std::array::from_fn(|at| bytes[from + at]) };
@@ -47,8 +47,8 @@ impl Record {
         }
     }
 
-    /// Returns the reason why the record cannot be request `number` after a request at `before_s`; `None` if it is
-    /// valid.
+    /// Returns the reason why the record cannot be request number `number` (from 0 on) after a request at the time
+    /// `before_s`, in seconds; `None` if the record is valid.
     fn problem(&self, number: i64, before_s: u32) -> Option<String> {
         if self.time_s < before_s {
             return Some(format!(
@@ -67,7 +67,7 @@ impl Record {
     }
 }
 
-/// Returns true if the file's first bytes may be complete records. `length` is the file's size in bytes.
+/// Returns true if `head`, the first bytes of a file of `length` bytes, may be records of an `oracleGeneral` trace.
 pub(super) fn is_plausible(head: &[u8], length: u64) -> bool {
     let (records, _) = head.as_chunks::<RECORD_BYTES>();
     let mut before_s = 0;
@@ -82,7 +82,8 @@ pub(super) fn is_plausible(head: &[u8], length: u64) -> bool {
         && records.iter().enumerate().all(plausible)
 }
 
-/// Reads a file of records. `gap` is the interval without reads that ends a phase.
+/// Reads a trace from a file of `oracleGeneral` records. `gap` is the interval without reads that ends a phase;
+/// `None`: all reads are one phase.
 pub(super) fn read(file: File, path: &Path, gap: Option<Duration>) -> Result<Trace, Error> {
     let mut from = BufReader::with_capacity(1 << 20, file);
     let mut gaps = Gaps::new(gap);

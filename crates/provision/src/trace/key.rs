@@ -8,14 +8,14 @@ use std::fmt;
 use bson::Bson;
 use bson::raw::{RawBsonRef, RawDocumentBuf, cstr};
 
-/// Maximum length of a key that is stored inline, in bytes, including its type.
+/// Maximum length of a key that is stored inline, in bytes, with one byte for its type.
 const INLINE_BYTES: usize = 22;
 
-/// The `_id` of a document.
+/// The `_id` of a document in a trace: its BSON type and the bytes of its value.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Form);
 
-/// Storage of a key: the byte of its type, then the bytes of its value.
+/// Storage of a key: the byte of its BSON type, then the bytes of its value.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Form {
     /// A key of at most [`INLINE_BYTES`]; a longer one is boxed. Unused bytes are 0, so that equal keys have equal
@@ -28,14 +28,15 @@ enum Form {
 }
 
 impl Key {
-    /// Makes a key of a type (BSON's type number) and the bytes of its value. Returns `None` if the bytes are not a
-    /// value of that type.
+    /// Makes a key from a BSON type number and the bytes of a value. Returns `None` if the bytes are not a value of
+    /// that type.
     #[must_use]
     pub fn from_parts(kind: u8, value: &[u8]) -> Option<Self> {
         is_value(kind, value).then(|| Self::unchecked(kind, value))
     }
 
-    /// Makes a key without checking that the bytes are a value of the type.
+    /// Makes a key from a BSON type number and the bytes of a value, without checking that the bytes are a value of
+    /// that type.
     fn unchecked(kind: u8, value: &[u8]) -> Self {
         let length = value.len() + 1;
         if length > INLINE_BYTES {
@@ -51,7 +52,7 @@ impl Key {
         Self(Form::Inline { length: length as u8, bytes })
     }
 
-    /// Makes the key of an `_id` within a document.
+    /// Makes the key of an `_id` that is part of a raw BSON document.
     #[must_use]
     pub fn from_raw(id: RawBsonRef<'_>) -> Self {
         match id {
@@ -68,19 +69,19 @@ impl Key {
         }
     }
 
-    /// Returns BSON's type number of the value.
+    /// Returns the BSON type number of the `_id`.
     #[must_use]
     pub fn kind(&self) -> u8 {
         self.bytes()[0]
     }
 
-    /// Returns the value's bytes, as BSON encodes them.
+    /// Returns the bytes of the `_id`'s value, as BSON encodes them.
     #[must_use]
     pub fn value(&self) -> &[u8] {
         &self.bytes()[1..]
     }
 
-    /// Returns the byte of the type, followed by the bytes of the value.
+    /// Returns the byte of the key's type, followed by the bytes of its value.
     fn bytes(&self) -> &[u8] {
         match &self.0 {
             Form::Inline { length, bytes } => &bytes[..usize::from(*length)],
@@ -114,7 +115,8 @@ impl Key {
         hash
     }
 
-    /// Returns the integer that a numeric key is equal to; `None` for a fraction or another type.
+    /// Returns the integer that a numeric key is equal to; `None` for a fraction, for a double beyond ±2^53, and for
+    /// another type.
     fn whole_number(&self) -> Option<i64> {
         match self.kind() {
             0x10 => Some(i32::from_le_bytes(self.value().try_into().ok()?).into()),
@@ -139,7 +141,7 @@ fn mixed(value: u64) -> u64 {
     hash ^ (hash >> 33)
 }
 
-/// Encodes a document with one field, whose name is empty.
+/// Encodes a BSON document with one field, whose name is empty and whose value has the type `kind` and these bytes.
 fn alone(kind: u8, value: &[u8]) -> Vec<u8> {
     let length = value.len() + 7;
     let mut document = Vec::with_capacity(length);
@@ -150,8 +152,8 @@ fn alone(kind: u8, value: &[u8]) -> Vec<u8> {
     document
 }
 
-/// Returns true if `value` is exactly one value of this type. Types of a fixed size are checked by length, as nearly
-/// all keys have such a type.
+/// Returns true if `value` is exactly one value of the BSON type `kind`. Types of a fixed size are checked by length,
+/// as nearly all keys have such a type.
 fn is_value(kind: u8, value: &[u8]) -> bool {
     match kind {
         0x01 | 0x09 | 0x11 | 0x12 => value.len() == 8,

@@ -8,10 +8,11 @@ use super::format::{self, Closing};
 use super::values::Payload;
 use super::{Ending, Error, Header, Key, PhasesBy, Read, Span, Torn, Trace};
 
-/// Size of the read buffer, in bytes.
+/// Size of the buffer for reading a file, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Reads a file that begins with the magic number of an `.imt` file.
+/// Reads a trace from a file that begins with the magic number of an `.imt` file; `path` names it in errors, and
+/// `torn` tells what to do if it is torn or damaged.
 pub(super) fn read(file: File, path: &Path, torn: Torn) -> Result<Trace, Error> {
     let mut blocks = Blocks { from: BufReader::with_capacity(BUFFER_BYTES, file), at: 0 };
     let mut trace = empty();
@@ -40,7 +41,7 @@ pub(super) fn read(file: File, path: &Path, torn: Torn) -> Result<Trace, Error> 
     }
 }
 
-/// Returns a trace without phases, to be filled.
+/// Returns a trace without phases, which the reader fills.
 fn empty() -> Trace {
     Trace {
         header: Header {
@@ -56,9 +57,9 @@ fn empty() -> Trace {
     }
 }
 
-/// The reason why reading stopped.
+/// The reason why the reading of a file stopped.
 enum Stop {
-    /// The operating system's error.
+    /// A read of the file failed; the field is the operating system's error.
     Io(std::io::Error),
     /// The file has a later version of the format; the field is that version.
     Newer(u16),
@@ -66,20 +67,21 @@ enum Stop {
     Damage(String),
 }
 
-/// Makes a [`Stop::Damage`].
+/// Makes a [`Stop::Damage`] with this description of the damage.
 fn damage(what: impl Into<String>) -> Stop {
     Stop::Damage(what.into())
 }
 
-/// A file that is read block by block.
+/// An `.imt` file that is read block by block.
 struct Blocks {
     from: BufReader<File>,
-    /// Offset of the current block, in bytes.
+    /// Offset of the current block in the file, in bytes.
     at: u64,
 }
 
 impl Blocks {
-    /// Reads exactly as many bytes as `bytes` has; `what` names them in the error.
+    /// Reads exactly as many bytes from the file as `bytes` has; `what` names them in the error if the file ends
+    /// within them.
     fn fill(&mut self, bytes: &mut [u8], what: &str) -> Result<(), Stop> {
         self.from.read_exact(bytes).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => damage(format!("the file ends within {what}")),
@@ -87,8 +89,8 @@ impl Blocks {
         })
     }
 
-    /// Reads the next block, verifies its checksum, and leaves its kind, length and payload in `block`. Returns its
-    /// kind.
+    /// Reads the next block, verifies its checksum, and leaves its kind, length and payload in `block`. Returns the
+    /// block's kind.
     fn next(&mut self, block: &mut Vec<u8>) -> Result<u8, Stop> {
         block.clear();
         block.resize(5, 0);
@@ -118,7 +120,7 @@ impl Blocks {
     }
 }
 
-/// Reads the file's head and returns the header in it; the first block follows.
+/// Reads the file's head and returns the header in it; afterwards the first block is the next to be read.
 fn head(blocks: &mut Blocks) -> Result<Header, Stop> {
     let mut head = vec![0; format::MAGIC.len() + 6];
     blocks.fill(&mut head, "its head")?;
@@ -142,7 +144,7 @@ fn head(blocks: &mut Blocks) -> Result<Header, Stop> {
     serde_json::from_slice(&head[begin..]).map_err(|error| damage(format!("its head: {error}")))
 }
 
-/// Reads all blocks into `trace`. `present` receives the reads of the phase that has not ended yet.
+/// Reads all blocks of the file into `trace`. `present` receives the reads of the phase that has not ended yet.
 fn body(blocks: &mut Blocks, trace: &mut Trace, present: &mut Vec<Read>) -> Result<(), Stop> {
     let mut block = Vec::new();
     loop {
@@ -172,7 +174,7 @@ fn body(blocks: &mut Blocks, trace: &mut Trace, present: &mut Vec<Read>) -> Resu
     }
 }
 
-/// Decodes the reads of a block and appends them to `to`; `None` if the payload is malformed.
+/// Decodes the payload of a block of reads and appends them to `to`; `None` if the payload is malformed.
 fn reads(mut payload: Payload<'_>, to: &mut Vec<Read>) -> Option<()> {
     while !payload.is_empty() {
         let kind = payload.byte()?;
@@ -187,14 +189,16 @@ fn reads(mut payload: Payload<'_>, to: &mut Vec<Read>) -> Option<()> {
     Some(())
 }
 
-/// Decodes the end of a phase: its number, its count of reads, and its span; `None` if the payload is malformed.
+/// Decodes the payload of a block that ends a phase: the phase's number, its count of reads, and its span; `None` if
+/// the payload is malformed.
 fn phase_end(mut payload: Payload<'_>) -> Option<(u64, u64, Span)> {
     let (number, reads) = (payload.number()?, payload.number()?);
     let span = Span { began_us: payload.number()?, ended_us: payload.number()? };
     payload.is_empty().then_some((number, reads, span))
 }
 
-/// Compares the totals of the closing block with the reads that were read, and checks that no bytes follow it.
+/// Compares the totals of the closing block, whose payload is `json`, with the reads in `trace`, checks that no bytes
+/// follow the block, and completes `trace`.
 fn close(
     blocks: &mut Blocks,
     json: &[u8],

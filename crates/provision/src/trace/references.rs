@@ -1,4 +1,4 @@
-//! Conversion of a trace into the references from which reuse curves are computed.
+//! Conversion of a trace into the references from which hit curves of a cache are computed.
 
 use imago_plan::provision::reuse::Reference;
 

@@ -1,6 +1,6 @@
 //! Variable-length integers, and the decoding of a block's payload.
 
-/// Appends `value` as LEB128: seven bits per byte, the lowest first.
+/// Appends the variable-length encoding of `value` (LEB128: seven bits per byte, the lowest first) to `to`.
 pub(super) fn put(to: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         to.push(value as u8 | 0x80);
@@ -9,11 +9,12 @@ pub(super) fn put(to: &mut Vec<u8>, mut value: u64) {
     to.push(value as u8);
 }
 
-/// The remaining bytes of a payload. Each method consumes bytes, and returns `None` if the payload is too short.
+/// The remaining bytes of a block's payload. Each method consumes bytes, and returns `None` if the payload is too
+/// short.
 pub(super) struct Payload<'a>(pub(super) &'a [u8]);
 
 impl<'a> Payload<'a> {
-    /// Consumes a variable-length integer; `None` also if it exceeds 64 bits.
+    /// Consumes a variable-length integer and returns it; `None` also if it exceeds 64 bits.
     pub(super) fn number(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -31,21 +32,21 @@ impl<'a> Payload<'a> {
         None
     }
 
-    /// Consumes a byte.
+    /// Consumes one byte and returns it.
     pub(super) fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(byte)
     }
 
-    /// Consumes `length` bytes.
+    /// Consumes `length` bytes and returns them.
     pub(super) fn bytes(&mut self, length: u64) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
         self.0 = rest;
         Some(bytes)
     }
 
-    /// Returns true if all bytes are consumed.
+    /// Returns true if all bytes of the payload are consumed.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -9,23 +9,23 @@ use std::path::{Path, PathBuf};
 use super::format::{self, Closing};
 use super::{Ending, Error, Header, Key, Span, values};
 
-/// A trace that is being written.
+/// An `.imt` file that is being written.
 ///
 /// Dropping the writer without [`Writer::finish`] leaves a torn file, as the death of the process does.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
     file: File,
-    /// Payload of the block that is being filled.
+    /// Payload of the block of reads that is being filled.
     reads: Vec<u8>,
     /// Number of reads in the current phase.
     phase_reads: u64,
-    /// Totals for the closing block.
+    /// Totals of the file so far, for the closing block.
     totals: Closing,
 }
 
 impl Writer {
-    /// Creates a file and writes its head.
+    /// Creates the `.imt` file `path` and writes its head, with the header of the trace.
     ///
     /// # Errors
     /// The file already exists, cannot be created, or the header is longer than 64 KiB.
@@ -56,8 +56,8 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Adds a read to the current phase. `document_bytes` is the document's size in bytes; `None` if there was no
-    /// document.
+    /// Adds a read to the current phase. `document_bytes` is the document's size in bytes; `None` if the read found
+    /// no document.
     ///
     /// # Errors
     /// The file cannot be written, or the key is longer than the maximum size of a document.
@@ -93,7 +93,7 @@ impl Writer {
         self.append(&block)
     }
 
-    /// Ends the current phase; the next read begins another one.
+    /// Ends the current phase, which took place in `span`; the next read begins another one.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -108,30 +108,30 @@ impl Writer {
         self.append(&format::block(format::PHASE_END, &payload))
     }
 
-    /// Adds to the number of reads that are not in the trace because they were not by `_id`.
+    /// Adds `reads` to the number of reads that are not in the trace because they were not by `_id`.
     pub fn count_other_reads(&mut self, reads: u64) {
         self.totals.other_reads += reads;
     }
 
-    /// Returns the number of reads so far, in all phases.
+    /// Returns the number of reads written so far, in all phases.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.totals.reads
     }
 
-    /// Returns the number of reads so far in the current phase.
+    /// Returns the number of reads written so far in the current phase.
     #[must_use]
     pub fn phase_reads(&self) -> u64 {
         self.phase_reads
     }
 
-    /// Returns the number of phases that have ended.
+    /// Returns the number of phases that have ended so far.
     #[must_use]
     pub fn phases(&self) -> u64 {
         self.totals.phases
     }
 
-    /// Ends the current phase if it has reads, writes the closing block, and syncs the file to disk.
+    /// Ends the current phase if it has reads, writes the closing block with `ending`, and syncs the file to disk.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -149,7 +149,7 @@ impl Writer {
         self.file.sync_all().map_err(Error::io("write", &self.path))
     }
 
-    /// Appends bytes to the file.
+    /// Appends bytes to the file, by one write.
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.file.write_all(bytes).map_err(Error::io("write", &self.path))
     }

@@ -8,33 +8,33 @@ use bson::{RawDocument, RawDocumentBuf};
 
 use super::message::{FLAG_CHECKSUM, Message, Opcode, invalid};
 
-/// Flag of `OP_MSG`: a request that has no reply, or a reply that another one follows.
+/// Flag of `OP_MSG`: on a request, that it has no reply; on a reply, that another one follows.
 const FLAG_MORE_TO_COME: u32 = 1 << 1;
-/// Mask of the flags that a receiver must reject if it does not know them, by the protocol.
+/// Mask of the flags of `OP_MSG` that a receiver must reject if it does not know them, by the protocol.
 const FLAGS_REQUIRED: u32 = 0xffff;
 
-/// A command or a reply.
+/// A view of the command, or of the reply to a command, in a message.
 #[derive(Clone, Debug)]
 pub struct Command<'a> {
-    /// The document of the command; its first key is the command's name.
+    /// The document of the command or the reply; the first key of a command is its name.
     pub body: &'a RawDocument,
-    /// Arrays of documents that are sent outside the body (sections of kind 1).
+    /// Arrays of documents that are sent outside the body (sections of kind 1 of `OP_MSG`).
     pub sequences: Vec<Sequence<'a>>,
-    /// Database of a legacy command; other commands name it in `$db`.
+    /// Database of a command in a legacy `OP_QUERY`; `None` for `OP_MSG`, whose commands name it in `$db`.
     pub legacy_database: Option<&'a str>,
 }
 
-/// A sequence of documents that belongs to a field of the command, and that its body does not contain.
+/// An array of documents that belongs to a field of a command, and is sent outside the command's body.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
-    /// Name of the field that the documents belong to.
+    /// Name of the command's field that the documents belong to.
     pub field: &'a str,
-    /// The documents, as consecutive BSON.
+    /// The documents, as consecutive BSON documents.
     bytes: &'a [u8],
 }
 
 impl<'a> Sequence<'a> {
-    /// Iterates over the documents.
+    /// Iterates over the documents of the sequence.
     ///
     /// # Errors
     /// `InvalidData` at the first bytes that are not a document; the iteration ends there.
@@ -54,7 +54,7 @@ impl<'a> Sequence<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Parses the command or reply in a message; `None` for a message that has none.
+    /// Parses the command or reply in a message; `None` for a kind of message that has none.
     pub(super) fn of(message: &'a Message) -> io::Result<Option<Self>> {
         match message.opcode() {
             Opcode::Msg => Self::of_msg(message).map(Some),
@@ -66,7 +66,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Parses an `OP_MSG`, and verifies its checksum if it has one.
+    /// Parses the command or reply in an `OP_MSG`, and verifies the message's checksum if it has one.
     fn of_msg(message: &'a Message) -> io::Result<Self> {
         let mut rest = message.payload();
         let flags = take_u32(&mut rest)?;
@@ -97,7 +97,7 @@ impl<'a> Command<'a> {
         Ok(Self { body, sequences, legacy_database: None })
     }
 
-    /// Parses an `OP_QUERY`; `None` if it is not a command.
+    /// Parses the command in the payload of an `OP_QUERY`; `None` if the message is a query of a collection.
     fn of_query(payload: &'a [u8]) -> io::Result<Option<Self>> {
         let mut rest = payload;
         take_u32(&mut rest)?;
@@ -108,19 +108,19 @@ impl<'a> Command<'a> {
         Ok(Some(Self { body, sequences: Vec::new(), legacy_database: Some(database) }))
     }
 
-    /// Returns the command's name; empty if it has none.
+    /// Returns the command's name; empty if the body has no field.
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.body.iter().next().and_then(Result::ok).map_or("", |(name, _)| name.as_str())
     }
 
-    /// Returns the database that the command is for; empty if it names none.
+    /// Returns the name of the database that the command is for; empty if the command names none.
     #[must_use]
     pub fn database(&self) -> &'a str {
         self.legacy_database.unwrap_or_else(|| self.body.get_str("$db").unwrap_or(""))
     }
 
-    /// Returns the same command without one field of its body.
+    /// Returns the same command without the field `field` of its body.
     pub(super) fn without(&self, field: &str) -> Changed<'a> {
         let mut body = RawDocumentBuf::new();
         for (name, value) in self.body.iter().flatten() {
@@ -132,7 +132,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// A command whose body is replaced.
+/// A command whose body is replaced by another one.
 pub(super) struct Changed<'a> {
     /// The new body.
     body: RawDocumentBuf,
@@ -141,7 +141,8 @@ pub(super) struct Changed<'a> {
 }
 
 impl Changed<'_> {
-    /// Encodes the message that carried the command, `original`, with the new body and without a checksum.
+    /// Encodes the changed command as a message; `original` is the message that carried the command. The result has
+    /// no checksum.
     pub(super) fn encode(&self, original: &Message) -> io::Result<Message> {
         let (id, to, old) = (original.id(), original.response_to(), original.payload());
         if self.command.legacy_database.is_some() {
@@ -161,12 +162,12 @@ impl Changed<'_> {
     }
 }
 
-/// Returns true for the names of the commands by which a client opens a connection.
+/// Returns true if `name` is a command by which a client opens a connection: `hello` or `isMaster`.
 pub(super) fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
 }
 
-/// Consumes a section of kind 1.
+/// Consumes a section of kind 1 (a sequence of documents) from the start of `rest`.
 fn take_sequence<'a>(rest: &mut &'a [u8]) -> io::Result<Sequence<'a>> {
     let mut section = take(rest, peek_length(rest)?)?;
     take_u32(&mut section)?;
@@ -174,13 +175,13 @@ fn take_sequence<'a>(rest: &mut &'a [u8]) -> io::Result<Sequence<'a>> {
     Ok(Sequence { field, bytes: section })
 }
 
-/// Consumes a document.
+/// Consumes a BSON document from the start of `rest`.
 fn take_document<'a>(rest: &mut &'a [u8]) -> io::Result<&'a RawDocument> {
     let bytes = take(rest, peek_length(rest)?)?;
     RawDocument::from_bytes(bytes).map_err(|error| invalid(error.to_string()))
 }
 
-/// Reads a length without consuming it.
+/// Returns the length, a little-endian integer of four bytes, at the start of `bytes`, without consuming it.
 fn peek_length(bytes: &[u8]) -> io::Result<usize> {
     let length =
         bytes.first_chunk::<4>().ok_or_else(|| invalid("a message that ends inside a length"))?;
@@ -188,7 +189,7 @@ fn peek_length(bytes: &[u8]) -> io::Result<usize> {
         .map_err(|_| invalid("a message with a negative length"))
 }
 
-/// Consumes `count` bytes.
+/// Consumes `count` bytes from the start of `rest` and returns them.
 fn take<'a>(rest: &mut &'a [u8], count: usize) -> io::Result<&'a [u8]> {
     let (taken, after) = rest
         .split_at_checked(count)
@@ -197,13 +198,13 @@ fn take<'a>(rest: &mut &'a [u8], count: usize) -> io::Result<&'a [u8]> {
     Ok(taken)
 }
 
-/// Consumes a little-endian integer of four bytes.
+/// Consumes a little-endian integer of four bytes from the start of `rest` and returns it.
 fn take_u32(rest: &mut &[u8]) -> io::Result<u32> {
     let bytes = take(rest, 4)?;
     Ok(u32::from_le_bytes(bytes.try_into().expect("four bytes were taken")))
 }
 
-/// Consumes a name that ends with a zero byte.
+/// Consumes a name that ends with a zero byte from the start of `rest`, and returns it without that byte.
 fn take_name<'a>(rest: &mut &'a [u8]) -> io::Result<&'a str> {
     let end = rest.iter().position(|byte| *byte == 0);
     let end = end.ok_or_else(|| invalid("a message with an unterminated name"))?;

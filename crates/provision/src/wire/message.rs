@@ -1,4 +1,4 @@
-//! One message: its header, and its bytes as they were received.
+//! One message of MongoDB's wire protocol: its header, and its bytes as they were received.
 //!
 //! Invariant: the length in the header is the number of bytes, and at most [`MESSAGE_BYTES_MAX`].
 
@@ -9,14 +9,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::command::{Command, is_hello};
 
-/// Maximum size of a message, in bytes: the server's own limit, plus room for the header and a command's fields.
+/// Maximum size of a message with its header, in bytes: the server's own limit, plus room for the header and a
+/// command's fields.
 pub const MESSAGE_BYTES_MAX: usize = 48_000_000 + 64 * 1024;
 
 /// Size of a message's header, in bytes.
 pub(super) const HEADER_BYTES: usize = 16;
 /// Flag of `OP_MSG`: the message ends with a CRC-32C.
 pub(super) const FLAG_CHECKSUM: u32 = 1;
-/// Flag of `OP_MSG`: a request that has no reply, or a reply that another one follows.
+/// Flag of `OP_MSG`: on a request, that it has no reply; on a reply, that another one follows.
 const FLAG_MORE_TO_COME: u32 = 1 << 1;
 /// Flag of `OP_MSG`: the request may have more than one reply.
 const FLAG_EXHAUST_ALLOWED: u32 = 1 << 16;
@@ -24,7 +25,7 @@ const FLAG_EXHAUST_ALLOWED: u32 = 1 << 16;
 /// reserve memory.
 const READ_BYTES: usize = 1 << 20;
 
-/// The kind of a message.
+/// The kind of a message, by the protocol's opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// `OP_MSG`: a command, or its reply.
@@ -35,12 +36,12 @@ pub enum Opcode {
     Reply,
     /// `OP_COMPRESSED`: a compressed message.
     Compressed,
-    /// Another kind, by its number in the protocol.
+    /// Another kind of message, which the proxy does not know; the field is its opcode.
     Other(i32),
 }
 
 impl Opcode {
-    /// Returns the kind of a number in the protocol.
+    /// Returns the kind of message with this opcode.
     fn of(number: i32) -> Self {
         match number {
             2013 => Self::Msg,
@@ -51,7 +52,7 @@ impl Opcode {
         }
     }
 
-    /// Returns the kind's number in the protocol.
+    /// Returns the opcode of the kind of message.
     fn number(self) -> i32 {
         match self {
             Self::Msg => 2013,
@@ -63,14 +64,14 @@ impl Opcode {
     }
 }
 
-/// A complete message.
+/// A complete message of the wire protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     bytes: Vec<u8>,
 }
 
 impl Message {
-    /// Reads one message; `None` if the peer has closed the connection between messages.
+    /// Reads one message from `stream`; `None` if the peer has closed the connection between messages.
     ///
     /// # Errors
     /// The connection's error, or `InvalidData` for an invalid length.
@@ -96,7 +97,7 @@ impl Message {
         Ok(Some(Self { bytes }))
     }
 
-    /// Writes the message unchanged, and flushes the stream.
+    /// Writes the message unchanged to `stream`, and flushes the stream.
     ///
     /// # Errors
     /// The connection's error.
@@ -105,7 +106,8 @@ impl Message {
         stream.flush().await
     }
 
-    /// Makes an `OP_MSG` of one document, in reply to the message of id `response_to` (0: it is not a reply).
+    /// Makes an `OP_MSG` with the id `id` and one document, in reply to the message of id `response_to` (0: it is not
+    /// a reply).
     ///
     /// # Errors
     /// `InvalidData` if the message is larger than [`MESSAGE_BYTES_MAX`].
@@ -113,7 +115,7 @@ impl Message {
         Self::of_parts(id, response_to, Opcode::Msg, &[&[0; 5], body.as_bytes()])
     }
 
-    /// Makes a message of a header and the concatenation of `parts`.
+    /// Makes a message of a header with these values, and the concatenation of `parts`.
     pub(super) fn of_parts(
         id: i32,
         response_to: i32,
@@ -133,7 +135,7 @@ impl Message {
         Ok(Self { bytes })
     }
 
-    /// Returns the integer of the header at the offset `at`, in bytes.
+    /// Returns the integer of four bytes in the message's header at the offset `at`, in bytes.
     fn field(&self, at: usize) -> i32 {
         let bytes = self.bytes[at..at + 4].try_into().expect("a message has its header");
         i32::from_le_bytes(bytes)
@@ -145,7 +147,7 @@ impl Message {
         self.field(4)
     }
 
-    /// Returns the id of the message that this one replies to.
+    /// Returns the id of the message that this one replies to; 0 if it is not a reply.
     #[must_use]
     pub fn response_to(&self) -> i32 {
         self.field(8)
@@ -163,12 +165,12 @@ impl Message {
         &self.bytes
     }
 
-    /// Returns the bytes after the header.
+    /// Returns the bytes of the message after its header.
     pub(super) fn payload(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// Returns the flags of an `OP_MSG`; 0 for another kind of message.
+    /// Returns the flag bits of an `OP_MSG`; 0 for another kind of message.
     fn flags(&self) -> u32 {
         match (self.opcode(), self.payload().first_chunk::<4>()) {
             (Opcode::Msg, Some(flags)) => u32::from_le_bytes(*flags),
@@ -196,8 +198,8 @@ impl Message {
         Command::of(self)
     }
 
-    /// Returns the message without the compression that a client's hello offers; `None` if it offers none. A server
-    /// that was offered none never compresses.
+    /// Returns a copy of the message without the compression that a client's hello offers; `None` if the message is
+    /// not a hello, or offers none. A server that was offered none never compresses.
     ///
     /// # Errors
     /// As [`Message::command`].
@@ -214,13 +216,13 @@ impl Message {
     }
 }
 
-/// Returns true if `bytes` contain `part`; always false for messages that are too large for a hello.
+/// Returns true if `bytes` contain the bytes `part`; always false for messages that are too large for a hello.
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     const HELLO_BYTES_MAX: usize = 16 * 1024;
     bytes.len() <= HELLO_BYTES_MAX && bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// Makes an error of the kind `InvalidData`.
+/// Makes an error of the kind `InvalidData` with this description.
 pub(super) fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }

@@ -16,16 +16,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::message::{Message, Opcode, invalid};
 
-/// Maximum number of clients' connections at once; a further one waits until another ends.
+/// Maximum number of client connections that a proxy serves at once; a further one waits until another ends.
 pub const CONNECTIONS_MAX: usize = 1_024;
-/// Maximum time to connect to one address.
+/// Maximum time to connect to one address of the router.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Pause after the operating system refused a connection, for example because file descriptors ran out.
+/// Pause after the operating system failed to accept a connection, for example because file descriptors ran out.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// Handles the requests and replies of one connection.
+/// Handles the requests and replies of one client connection of a proxy.
 pub trait Handler: Send + 'static {
-    /// Handles a request. If it returns a reply, the client receives that reply, and the request is not forwarded.
+    /// Handles a request before it is forwarded to `upstream`. If it returns a reply, the client receives that reply,
+    /// and the request is not forwarded.
     ///
     /// # Errors
     /// Any error ends the connection.
@@ -35,7 +36,7 @@ pub trait Handler: Send + 'static {
         upstream: &mut Upstream,
     ) -> impl Future<Output = io::Result<Option<Message>>> + Send;
 
-    /// Inspects a reply to a request that was forwarded, before the client receives it.
+    /// Inspects the reply to `request`, which was forwarded, before the client receives it.
     ///
     /// # Errors
     /// Any error ends the connection.
@@ -46,7 +47,7 @@ pub trait Handler: Send + 'static {
     ) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-/// The proxy's connection to the router, for one client's connection.
+/// A connection of the proxy to the router, which serves one client connection.
 #[derive(Debug)]
 pub struct Upstream {
     read: BufReader<OwnedReadHalf>,
@@ -75,18 +76,18 @@ impl Upstream {
         Err(last)
     }
 
-    /// Sends a request.
+    /// Sends a request to the router.
     async fn send(&mut self, request: &Message) -> io::Result<()> {
         request.write(&mut self.write).await
     }
 
-    /// Receives a message; the end of the connection is an error.
+    /// Receives the router's next message; the end of the connection is an error.
     async fn receive(&mut self) -> io::Result<Message> {
         let reply = Message::read(&mut self.read).await?;
         reply.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Sends a request that has one reply, and returns the reply.
+    /// Sends a request that has exactly one reply to the router, and returns the reply.
     ///
     /// # Errors
     /// The connection's error.
@@ -97,8 +98,9 @@ impl Upstream {
     }
 }
 
-/// Serves clients until `cancel`; then it closes their connections. `handler` makes the handler of each connection. A
-/// connection that fails is closed and logged.
+/// Accepts clients on `listener` and serves them until `cancel`; then it closes their connections. Each client
+/// connection has its own connection to the first of the addresses `upstream` that accepts one, and its own handler,
+/// which `handler` makes. A connection that fails is closed and logged.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     upstream: Vec<String>,
@@ -136,7 +138,7 @@ pub async fn serve<H: Handler>(
     connections.shutdown().await;
 }
 
-/// Forwards the messages of one client's connection until either side closes it.
+/// Forwards the messages of one client connection to the router and back, until either side closes the connection.
 async fn relay(
     client: TcpStream,
     upstream: &[String],
