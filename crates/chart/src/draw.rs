@@ -1,4 +1,4 @@
-//! Drawing of charts as SVG.
+//! Drawing of pictures as SVG.
 //!
 //! Values of a logarithmic axis are replaced by their logarithms here, and its labels show the powers, so that one
 //! kind of coordinates serves every chart.
@@ -15,9 +15,9 @@ type Failed = Box<dyn std::error::Error>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// Width and height of one chart, in pixels.
+/// Width and height of one chart of a picture, in pixels.
 const CHART: (u32, u32) = (620, 380);
-/// Colours that differ for red-blind and green-blind readers too (Okabe and Ito).
+/// Colours of the series of a chart, in order. They differ for red-blind and green-blind readers too (Okabe and Ito).
 const COLOURS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -29,15 +29,15 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(240, 228, 66),
     RGBColor(0, 0, 0),
 ];
-/// Width and height of the space for the name of a series, in pixels.
+/// Width and height of the space for the name of a series in the legend, in pixels.
 const NAME: (u32, u32) = (135, 18);
 const NAMES_IN_ROW: usize = 4;
-/// Maximum number of labels of the horizontal axis: so few that an axis of small whole numbers has no halves between
+/// Maximum number of labels on the horizontal axis: so few that an axis of small whole numbers has no halves between
 /// them.
 const X_LABELS_MAX: usize = 6;
 const FONT: &str = "sans-serif";
 
-/// Returns a picture as the text of an SVG file.
+/// Draws a picture and returns it as the text of an SVG file.
 pub(super) fn svg(picture: &Picture) -> Result<String, Failed> {
     let columns = picture.columns.clamp(1, picture.charts.len().max(1));
     let rows = picture.charts.len().div_ceil(columns).max(1);
@@ -80,7 +80,7 @@ fn draw(area: &Area, chart: &Chart) -> Result<(), Failed> {
     legend(&below, &chart.series)
 }
 
-/// Draws the names of the series, in rows below the chart. A single series gets no legend.
+/// Draws the legend, the names of the series, in rows into `area`. A single series gets no legend.
 fn legend(area: &Area, series: &[Series]) -> Result<(), Failed> {
     for (index, (series, colour)) in coloured(series).enumerate().filter(|_| series.len() > 1) {
         let at = |index: usize, step: u32| i32::try_from(index).map(|n| n * step as i32);
@@ -152,7 +152,8 @@ fn points(plane: &mut Plane, chart: &Chart, of: &Series, colour: RGBColor) -> Re
     Ok(())
 }
 
-/// Returns the position of a value on its axis.
+/// Returns the coordinate of the value `x` on its axis: its decimal logarithm on a logarithmic axis, else the value
+/// itself.
 fn place(axis: &Axis, x: f64) -> f64 {
     if matches!(axis, Axis::Log(_)) { x.log10() } else { x }
 }

@@ -5,16 +5,16 @@ use std::path::Path;
 
 use crate::{Axis, Chart, Form, Picture, Point, Result, Series};
 
-/// One curve of the chart.
+/// One curve of the chart: the predicted times of the job for one number of shards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// Name of the curve in the legend.
     pub name: String,
-    /// Size of the cache in MiB, and the job's time in seconds; in any order.
+    /// Size of the cache in MiB, and the job's predicted time in seconds, of each point; in any order.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Writes the chart as an SVG file.
+/// Writes the chart of `curves`, with a horizontal line at the deadline, as the SVG file `file`.
 ///
 /// # Errors
 /// Returns an error if the chart cannot be drawn, or the file cannot be written.

@@ -10,24 +10,24 @@ pub mod job_times;
 
 use std::path::{Path, PathBuf};
 
-/// The result of this crate's operations.
+/// The result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The reason why a picture was not written.
+/// The reason why a picture was not written to its file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The picture cannot be drawn.
+    /// The drawing library cannot draw the picture.
     #[error("cannot draw the picture {name}: {cause}")]
     Drawing {
-        /// Name of the picture.
+        /// Name of the picture ([`Picture::name`]).
         name: &'static str,
-        /// The reason that the drawing library gives.
+        /// The error of the drawing library, as text.
         cause: String,
     },
-    /// A file or a folder cannot be written.
+    /// The file of a picture, or its folder, cannot be written.
     #[error("cannot {doing}: {cause}")]
     File {
-        /// The attempted action and its object.
+        /// The attempted action and its object, as `write plan.svg`.
         doing: String,
         /// The error of the operating system.
         #[source]
@@ -35,86 +35,87 @@ pub enum Error {
     },
 }
 
-/// The content of one file.
+/// A picture: the content of one SVG file, one or more charts in a grid.
 pub struct Picture {
-    /// Name of the file, without its extension.
+    /// Name of the picture; [`save`] gives its file this name, with the extension `.svg`.
     pub name: &'static str,
-    /// Number of charts in a row.
+    /// Number of charts in each row of the grid.
     pub columns: usize,
-    /// The charts, row by row.
+    /// The charts of the grid, row by row.
     pub charts: Vec<Chart>,
 }
 
-/// One chart.
+/// One chart: axes, and the series that are drawn over them.
 pub struct Chart {
-    /// Text above the chart.
+    /// Title, the text above the chart.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
-    /// The quantity on the vertical axis, which is linear and contains 0.
+    /// Label of the vertical axis (the quantity, or its unit); the axis is linear and contains 0.
     pub y: &'static str,
-    /// The curves, in the order of the legend.
+    /// The series of points, in the order of the legend.
     pub series: Vec<Series>,
-    /// Vertical lines: the position and a word of each.
+    /// Vertical lines in the chart, each at a value of the horizontal axis and with a word beside it.
     pub marks: Vec<(f64, &'static str)>,
 }
 
-/// The horizontal axis.
+/// The horizontal axis of a chart.
 pub enum Axis {
-    /// A linear axis of the named quantity.
+    /// A linear axis; the field is its label.
     Linear(&'static str),
-    /// A logarithmic axis of the named quantity; only values above 0 are shown.
+    /// A logarithmic axis, which shows values above 0 only; the field is its label.
     Log(&'static str),
-    /// An axis with these words at 0, 1, 2, ….
+    /// An axis with these words as labels at the values 0, 1, 2, ….
     Words(Vec<&'static str>),
 }
 
-/// Points of one colour.
+/// A series of points of a chart, drawn in one colour.
 pub struct Series {
-    /// Name in the legend.
+    /// Name of the series in the legend.
     pub name: String,
-    /// Appearance of the points.
+    /// The way in which the points are drawn.
     pub form: Form,
-    /// The values, by their position on the horizontal axis.
+    /// The points, in the order in which a line connects them.
     pub points: Vec<Point>,
 }
 
-/// The appearance of the points of a series.
+/// The way in which the points of a series are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Form {
     /// Separate dots.
     Dots,
     /// A line through the points.
     Line,
-    /// A line through the points, each with a bar between its extremes.
+    /// A line through the points, with a vertical bar at each from its least to its greatest value.
     LineWithExtremes,
-    /// A bar of this width from 0 to each point, with its extremes.
+    /// For each point, a bar from 0 to the value, with its least and greatest value; the field is the width of the
+    /// bar, in units of the horizontal axis.
     Bars(f64),
 }
 
-/// A value, with its extremes over the runs.
+/// A point of a series: a value, with its extremes over several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Position on the horizontal axis.
+    /// Value on the horizontal axis.
     pub x: f64,
-    /// The value; with several runs, their median.
+    /// Value on the vertical axis; with several runs, their median.
     pub y: f64,
-    /// Least value of all runs.
+    /// Least value of all runs; equal to `y` for a single run.
     pub y_min: f64,
-    /// Greatest value of all runs.
+    /// Greatest value of all runs; equal to `y` for a single run.
     pub y_max: f64,
 }
 
 impl Point {
-    /// Returns a value that was measured once.
+    /// Returns the point of a value `y` that was measured once.
     #[must_use]
     pub fn new(x: f64, y: f64) -> Self {
         Self { x, y, y_min: y, y_max: y }
     }
 }
 
-/// Writes the pictures into a folder, which is created if it does not exist, and returns the paths of the files.
-/// Without a folder, nothing is written.
+/// Writes each picture as an SVG file into a folder, which is created if it does not exist, and returns the paths of
+/// the files. If `folder` is `None`, writes nothing and returns no paths.
 ///
 /// # Errors
 /// Returns an error if a picture cannot be drawn, or its file cannot be written.
@@ -131,7 +132,7 @@ pub fn save(pictures: &[Picture], folder: Option<&Path>) -> Result<Vec<PathBuf>>
     Ok(files)
 }
 
-/// Writes a picture into a file.
+/// Writes a picture as an SVG file.
 ///
 /// # Errors
 /// Returns an error if the picture cannot be drawn, or the file cannot be written.
@@ -141,13 +142,14 @@ pub fn write(picture: &Picture, file: &Path) -> Result<()> {
     std::fs::write(file, svg).map_err(file_error(format!("write {}", file.display())))
 }
 
-/// Turns an error of the operating system into one that names the attempted action.
+/// Returns a function for `map_err` that converts an error of the operating system into [`Error::File`]; `doing` is
+/// the attempted action.
 fn file_error(doing: String) -> impl FnOnce(std::io::Error) -> Error {
     move |cause| Error::File { doing, cause }
 }
 
-/// Returns the cumulative distribution of the values: for each value, the percentage of all values that do not exceed
-/// it.
+/// Returns the cumulative distribution of the values, in ascending order: for each value as `x`, the percentage of
+/// all values that do not exceed it as `y`.
 pub fn distribution(values: impl IntoIterator<Item = f64>) -> Vec<Point> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

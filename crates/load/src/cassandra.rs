@@ -24,29 +24,28 @@ use scylla::statement::prepared::PreparedStatement;
 pub use content::show_content;
 pub use preload::{count_rows, preload, require_rows, rewrite};
 
-/// The columns of a row, in the order of [`Row`].
+/// The columns of the table, separated by commas, in the order of [`Row`].
 const COLUMNS: &str = "id, product_id, title, price, user_id, profile_name, helpfulness, score, time, summary, \
                        text, seq";
-/// Timeout of a statement, unless the load abandons it earlier.
+/// Timeout of a statement at the driver, unless the load abandons the operation earlier.
 const STATEMENT_WAIT: Duration = Duration::from_secs(20);
-/// Maximum number of replicas of each row in a keyspace that the load creates. There are fewer if there are fewer
-/// nodes.
+/// Maximum number of replicas of each row in a keyspace that the load creates; at most one for each node.
 const REPLICAS_MAX: usize = 3;
 
-/// A row to write.
+/// The values of a row to write, in the order of [`COLUMNS`].
 type Row = (String, String, String, f64, String, String, String, f64, i64, String, String, i64);
 
-/// Form of the rows.
+/// The form of the rows that a load writes: how a key becomes an `id`, and the content of the other columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schema {
-    /// Form of `id`.
+    /// Form of the primary key `id`: how it is made from a key's number.
     pub id_form: IdForm,
-    /// Content of the rows.
+    /// Generator of the content of the rows: the reviews, and their size.
     pub reviews: Reviews,
 }
 
 impl Schema {
-    /// Returns the schema of a recorded history.
+    /// Returns the schema of the rows that the load of a recorded history wrote; `header` is the history's header.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self { id_form: header.id_form, reviews: header.reviews }
@@ -78,7 +77,7 @@ impl Schema {
     }
 }
 
-/// A table to which a load is sent.
+/// A Cassandra table to which a load is sent, with an open session and prepared statements.
 #[derive(Debug)]
 pub struct CassandraTarget {
     session: Session,
@@ -92,8 +91,8 @@ pub struct CassandraTarget {
 }
 
 impl CassandraTarget {
-    /// Connects to the cluster, and creates the keyspace and the table if they do not exist. `consistency` is the
-    /// level of all operations.
+    /// Connects to the cluster at `uri`, and creates the keyspace and the table of these names if they do not exist.
+    /// `consistency` is the consistency level of all operations.
     ///
     /// # Errors
     /// Fails if a name is not allowed, if no node answers or accepts the user, or if the table exists with other
@@ -133,7 +132,7 @@ impl CassandraTarget {
         Ok(Self { session, schema, table, read, scan, write, delete, label })
     }
 
-    /// Empties the table. When this returns, no node serves a row of it.
+    /// Deletes all rows of the table. When this returns, no node serves a row of the table.
     ///
     /// # Errors
     /// Fails if a node is down or does not answer.
@@ -156,7 +155,8 @@ impl CassandraTarget {
     }
 }
 
-/// Creates the keyspace and the table if they do not exist. All nodes know them when this returns.
+/// Creates the keyspace and the table if they do not exist; `table` is `keyspace.table`. All nodes know them when
+/// this returns.
 async fn make(session: &Session, uri: &Uri, keyspace: &str, table: &str) -> Result<()> {
     if session.get_cluster_state().get_keyspace(keyspace).is_none() {
         let replication = connection::replication(session, uri, REPLICAS_MAX).await;
@@ -175,7 +175,7 @@ async fn make(session: &Session, uri: &Uri, keyspace: &str, table: &str) -> Resu
     Ok(())
 }
 
-/// Prepares a statement. All statements are idempotent, because a write carries its timestamp.
+/// Prepares a CQL statement. Every statement is marked as idempotent, because a write carries its timestamp.
 async fn prepare(session: &Session, statement: String) -> Result<PreparedStatement> {
     let doing = format!("preparing {statement}");
     let mut prepared = session.prepare(statement).await.map_err(failed(doing))?;

@@ -9,6 +9,6 @@ pub mod redis;
 pub mod sample;
 pub mod store;
 
-/// Boxes the future of an async function that other crates call, so that its body is compiled here, once, and not in each
-/// crate that awaits it.
+/// Attribute that boxes the future of an async function which other crates call, so that its body is compiled here,
+/// once, and not in each crate that awaits it.
 pub(crate) use async_recursion::async_recursion as boxed;

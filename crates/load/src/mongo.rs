@@ -28,29 +28,30 @@ use imago_mongo::server::endpoint::Endpoint;
 pub use content::show_content;
 pub use preload::{preload, require_documents};
 
-/// Maximum number of connections of a target, unless its connection string sets another.
+/// Maximum number of connections of a target to each server, unless its connection string sets another number.
 const POOL_MAX: u32 = 64;
-/// Maximum time to find a primary, unless the connection string sets another. It is shorter than the timeout of the
-/// load, so that the operation ends as certainly not sent.
+/// Maximum time to find a primary, unless the connection string sets another. It is shorter than the load's timeout
+/// of an operation, so that an operation for which no primary is found counts as certainly not sent.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Form of the documents.
+/// The form of the documents that a load writes: how a key becomes an `_id`, and the content of the other fields.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schema {
-    /// Form of `_id`.
+    /// Form of `_id`: how it is made from a key's number.
     pub id_form: IdForm,
-    /// Content of the documents.
+    /// Generator of the content of the documents: the reviews, and their size.
     pub reviews: Reviews,
 }
 
 impl Schema {
-    /// Returns the schema of a recorded history.
+    /// Returns the schema of the documents that the load of a recorded history wrote; `header` is the history's
+    /// header.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self { id_form: header.id_form, reviews: header.reviews }
     }
 
-    /// Returns the `_id` of a key.
+    /// Returns the `_id` of the document under a key, in the form of this schema.
     #[must_use]
     pub fn id(&self, key: u64) -> RawBson {
         match self.id_form {
@@ -59,7 +60,7 @@ impl Schema {
         }
     }
 
-    /// Returns the document that the write `seq` leaves under a key, after `n` updates.
+    /// Returns the document that the write number `seq` leaves under a key, after `n` updates.
     #[must_use]
     pub fn document(&self, key: u64, seq: u64, n: u64) -> RawDocumentBuf {
         self.with_review(key, seq, n, self.reviews.review(key, seq))
@@ -96,7 +97,7 @@ impl Schema {
     }
 }
 
-/// A collection to which a load is sent, with majority writes and the driver's retryable writes.
+/// A MongoDB collection to which a load is sent, with majority writes and the driver's retryable writes.
 #[derive(Debug, Clone)]
 pub struct MongoTarget {
     collection: Collection<RawDocumentBuf>,
@@ -105,7 +106,7 @@ pub struct MongoTarget {
 }
 
 impl MongoTarget {
-    /// Connects to the cluster and checks that it answers.
+    /// Connects to the cluster at the connection string `uri`, and checks that it answers.
     ///
     /// # Errors
     /// Returns a usage error if the connection string is invalid, and a precondition error if the cluster does not
@@ -126,13 +127,13 @@ impl MongoTarget {
         Ok(Self { collection, schema, label })
     }
 
-    /// Returns the collection.
+    /// Returns the driver's handle of the collection.
     #[must_use]
     pub fn collection(&self) -> &Collection<RawDocumentBuf> {
         &self.collection
     }
 
-    /// Returns the form of the documents.
+    /// Returns the form of the documents that the load writes.
     #[must_use]
     pub fn schema(&self) -> &Schema {
         &self.schema

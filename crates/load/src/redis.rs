@@ -31,43 +31,45 @@ pub use record::Schema;
 use nodes::Nodes;
 use outcome::Failure;
 
-/// Timeout of a request, unless the load abandons it earlier.
+/// Timeout of a request to a node, unless the load abandons the operation earlier.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// Number of connections to a node if writes do not wait for replicas.
+/// Number of connections to each node if writes do not wait for replicas.
 const LANES: usize = 4;
-/// Number of connections to a node if writes wait for replicas. A write that waits delays the requests that follow it
-/// on its connection.
+/// Number of connections to each node if writes wait for replicas. A write that waits delays the requests that follow
+/// it on its connection.
 const LANES_THAT_WAIT: usize = 32;
 
-/// Maximum number of attempts of a scan at a node that has handed its slots over.
+/// Maximum number of attempts of one scan at a node that no longer has the slot (it replies MOVED).
 const SCAN_TRIES: u32 = 5;
-/// Delay between two attempts of a scan.
+/// Delay between two attempts of the same scan.
 const SCAN_PAUSE: Duration = Duration::from_millis(50);
 
-/// Condition under which a write counts as acknowledged.
+/// The condition under which a write counts as acknowledged: a number of replicas that have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Durability {
-    /// Number of replicas that must have the write, in addition to its master.
+    /// Number of replicas that must have acknowledged the write, in addition to its master; 0: the master's reply is
+    /// enough.
     pub replicas: u32,
-    /// Maximum time to wait for these replicas.
+    /// Maximum time for which a write waits for these replicas (WAIT).
     pub wait: Duration,
 }
 
-/// Records to which a load is sent.
+/// The records of one collection on a Redis server or cluster, to which a load is sent.
 #[derive(Debug)]
 pub struct RedisTarget {
     nodes: Nodes,
     schema: Schema,
-    /// Prefix of all keys.
+    /// The text with which the Redis key of each record begins: `DB:COLL:`.
     prefix: String,
     durability: Durability,
-    /// Cursor of the next scan, by the address of the node.
+    /// Cursor at which the next SCAN of each master begins, by the address of the node.
     cursors: Mutex<HashMap<String, u64>>,
     label: String,
 }
 
 impl RedisTarget {
-    /// Connects to a server, or to all nodes of a cluster. The records are those of `(database, collection)`.
+    /// Connects to a server, or to all nodes of a cluster. The records are those under the keys `DB:COLL:…` of the
+    /// given database and collection names. A write counts as acknowledged as `durability` says.
     ///
     /// # Errors
     /// Fails if no node answers or accepts the user, if the node is not a Redis server, or if a master has fewer
@@ -104,7 +106,7 @@ impl RedisTarget {
         format!("{}{}", self.prefix, self.schema.id_form.name(key))
     }
 
-    /// Runs a write, and waits for the replicas that [`Durability`] requires.
+    /// Runs the commands of a write to the key `name`, and waits for the replicas that [`Durability`] requires.
     async fn change(&self, name: &str, mut commands: Pipeline) -> std::result::Result<(), Failure> {
         let Durability { replicas, wait } = self.durability;
         if replicas > 0 {
@@ -131,7 +133,8 @@ impl RedisTarget {
         self.change(&name, commands).await
     }
 
-    /// Returns about `count` names from a node, starting at a cursor, and the next cursor.
+    /// Returns about `count` keys of this target's records on a node, by one SCAN from `cursor`, and the cursor that
+    /// follows.
     async fn names(
         &self,
         node: &str,
@@ -146,7 +149,8 @@ impl RedisTarget {
         told.and_then(std::result::Result::ok).ok_or_else(|| not_understood("SCAN"))
     }
 
-    /// Returns the records with these names, which the node has.
+    /// Returns the hashes under the keys `names` on a node that has them; an empty hash for a key that does not
+    /// exist.
     async fn records(
         &self,
         node: &str,
@@ -178,13 +182,13 @@ impl RedisTarget {
     }
 }
 
-/// Returns the failure for a reply that does not fit its command.
+/// Returns the failure of a request whose reply does not fit `command`.
 fn not_understood(command: &str) -> Failure {
     let message = format!("an answer that is none to {command}");
     Failure { message, is_unavailable: false, perhaps_applied: true }
 }
 
-/// Escapes the special characters of a glob pattern.
+/// Escapes the special characters of a glob pattern of Redis in a text.
 fn escaped(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {

@@ -1,5 +1,5 @@
-//! Measurements of the throughput of each configuration of a real database at each mix: the input of the decisions of
-//! tuning.
+//! Measurements of the throughput of a real database under each configuration and each mix of operations: the input
+//! of the decisions of tuning.
 //!
 //! Each configuration is rolled out while no client is served. A closed load of one mix runs until throughput no
 //! longer rises, and then some windows are measured. Rounds alternate their direction through the configurations, so
@@ -28,111 +28,113 @@ use imago_workload::timeline::Tally;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-/// At most one of this many reads may find nothing, because a record may be absent for a moment.
+/// A measurement fails if more than one in this many reads finds no record. A record may be absent for a moment.
 const MISSED_SHARE: u64 = 100;
 
-/// The requested measurements.
+/// The requested measurements: configurations and mixes, the records, and the load.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Number of records.
+    /// Number of records with which the database is filled.
     pub documents: u64,
     /// Size of a record, in bytes.
     pub size_bytes: u32,
     /// The configurations to measure.
     pub configurations: Vec<Configuration>,
-    /// The mixes to measure; none of them deletes.
+    /// The mixes of operations to measure; none of them deletes records.
     pub mixes: Vec<Mix>,
-    /// Number of measurements of each configuration with each mix.
+    /// Number of measurements of each configuration with each mix: one in each round.
     pub rounds: usize,
-    /// Number of operations in flight.
+    /// Number of operations that the load keeps in flight.
     pub clients: u32,
-    /// Length of a window.
+    /// Length of a window: the interval over which throughput is averaged.
     pub window: Duration,
-    /// Number of windows that are measured once the database is warm.
+    /// Number of windows in each measurement, after the database is warm.
     pub windows: usize,
-    /// Maximum time for warming up.
+    /// Maximum time for warming up before a measurement, after which the windows begin in any case.
     pub warm_max: Duration,
-    /// The file to which the measurements are appended.
+    /// Path of the file to which the measurements are appended.
     pub out: PathBuf,
 }
 
-/// The process that requests the measurements.
+/// The process that requests the measurements, and its connection to them.
 #[derive(Clone, Copy)]
 pub struct Caller<'c> {
-    /// Name of the process in the jobs of rolls.
+    /// Name of the process, recorded in the jobs that roll out configurations.
     pub process: &'c str,
-    /// Cancels the measurements after the current window.
+    /// Cancelling this token ends the measurements after the current window.
     pub cancel: &'c CancellationToken,
-    /// Receives messages about the progress.
+    /// Callback that receives messages about the progress, for people.
     pub say: &'c (dyn Fn(String) + Sync),
 }
 
 /// A database whose configurations are measured.
 #[expect(async_fn_in_trait, reason = "one task measures, and awaits one thing after the other")]
 pub trait Sampled {
-    /// The type of the connection to which the load is sent.
+    /// The type of the connection to which the load of a measurement is sent.
     type Target: Target;
-    /// True if a measurement includes the memory and the processor time that the configuration uses.
+    /// True if the database reports the memory and the processor time that it uses under a configuration.
     const REPORTS_USAGE: bool;
 
-    /// Fills the database, or checks that it can be filled, before the first roll.
+    /// Fills the database with the requested records, or checks that it may be filled, before the first configuration
+    /// is rolled out.
     ///
     /// # Errors
     /// Returns an error if the database has other records than those to be measured, or the error of the server.
     async fn prepare(&self, request: &Request, caller: &Caller<'_>) -> Result<()>;
 
-    /// Applies the configuration with this index. Afterwards all records exist, stored as the configuration
-    /// specifies.
+    /// Rolls out the configuration at the index `number` of the request. Afterwards all records exist, stored as the
+    /// configuration specifies.
     ///
     /// # Errors
     /// Returns an error if the configuration cannot be rolled out, or the database cannot be filled.
     async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()>;
 
-    /// Connects to the database for one load.
+    /// Opens a connection to the database for the load of one measurement.
     ///
     /// # Errors
     /// Returns an error if no node answers, or the login fails.
     async fn target(&self, request: &Request) -> Result<Self::Target>;
 
-    /// Returns the memory in use now and the processor time so far; `None` if the database does not report them.
+    /// Returns the memory that the database uses now and the processor time that it has used since its start; `None`
+    /// if the database does not report them.
     ///
     /// # Errors
     /// Returns the error of the server.
     async fn used(&self) -> Result<Option<ResourceUsage>>;
 }
 
-/// Resources of all serving nodes together.
+/// Resources that all serving nodes of a database use together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResourceUsage {
-    /// Memory in use, in bytes.
+    /// Memory that the nodes use now, in bytes.
     pub memory_bytes: u64,
-    /// Processor time since the nodes were started, in seconds.
+    /// Processor time that the nodes have used since their start, in seconds.
     pub cpu_s: f64,
 }
 
-/// One measurement.
+/// One measurement: the throughput of one configuration with one mix in one round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
-    /// Name of the configuration.
+    /// Name of the configuration that was rolled out.
     pub configuration: String,
-    /// The mix.
+    /// The mix of operations, as text.
     pub mix: String,
-    /// Number of the round, from 0.
+    /// Number of the round of measurements, from 0.
     pub round: usize,
-    /// Operations per second: the mean of the windows.
+    /// Operations that ended per second: the mean of the windows.
     pub operations_s: f64,
-    /// Difference between the fastest and the slowest window, as a share of the mean.
+    /// Difference between the throughput of the fastest and the slowest window, as a share of the mean.
     pub spread: f64,
-    /// Time of warming up, in seconds.
+    /// Time of warming up before the first window, in seconds.
     pub warm_s: f64,
-    /// False if throughput was still rising at the end of the maximum time.
+    /// False if throughput was still rising when the maximum time for warming up had passed.
     pub is_warm: bool,
     /// Size of a record, in bytes.
     pub record_bytes: u32,
-    /// Memory in use after the roll, with all records and before any load, in bytes; absent if the database does not
-    /// report it.
+    /// Memory that the database uses after the configuration was rolled out, with all records and before any load, in
+    /// bytes; `None` if the database does not report it.
     pub memory_bytes: Option<u64>,
-    /// Processor time of the database per operation in the measured windows, in microseconds; absent if the database
+    /// Processor time of the database per operation in the measured windows, in microseconds; `None` if the database
     /// does not report it. Unlike throughput, it does not depend on the speed of the load.
     pub cpu_us: Option<f64>,
 }
@@ -143,8 +145,8 @@ impl Request {
         Reviews { size_bytes: self.size_bytes, ..Reviews::default() }
     }
 
-    /// Returns the measurements that the file does not have: round, index of the configuration, and mixes, in the
-    /// order of measurement.
+    /// Returns the requested measurements that are not in `done`, in the order of measurement: the round, the index
+    /// of the configuration, and the mixes.
     fn missing(&self, done: &[file::Key]) -> Vec<(usize, usize, Vec<Mix>)> {
         let of = |(round, number): (usize, usize)| {
             let name = &self.configurations[number].name;
@@ -156,7 +158,8 @@ impl Request {
     }
 }
 
-/// Makes the measurements that the file does not have yet, and returns them. Returns early if it is cancelled.
+/// Makes the requested measurements that are not in the file of `request` yet, appends them to it, and returns them.
+/// Returns early, without an error, if `caller.cancel` is cancelled.
 ///
 /// # Errors
 /// Returns an error if the database cannot be rolled or loaded, or the file cannot be read or written. Completed
@@ -210,8 +213,9 @@ fn describe(sample: &Sample) -> String {
     )
 }
 
-/// Loads the records with one mix until the database is warm, and then measures. Returns `None` if it is cancelled
-/// before all windows are complete.
+/// Loads the records with one mix until the database is warm, and then measures the requested windows.
+/// `configuration` and `round` are only recorded. Returns `None` if `cancel` is cancelled before all windows are
+/// complete.
 async fn measure<D: Sampled>(
     database: &D,
     request: &Request,
@@ -290,14 +294,14 @@ async fn measure<D: Sampled>(
     }))
 }
 
-/// Waits for the length of a window. Returns the operations per second within it.
+/// Waits for `length`, the length of a window. Returns the operations per second that ended within it.
 async fn window(control: &Control<impl Target>, length: Duration) -> f64 {
     let (began, before) = (Instant::now(), ended(control));
     tokio::time::sleep(length).await;
     (ended(control) - before) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Returns the number of operations that have ended.
+/// Returns the number of operations that have ended since the load began.
 fn ended(control: &Control<impl Target>) -> u64 {
     let now = control.snapshot();
     now.reads.total() + now.writes.total()

@@ -25,23 +25,24 @@ mod probe;
 pub use client::{Client, ClientError};
 pub use probe::{Measured, Probe};
 
-/// Delay before a failed connection or operation is tried again.
+/// Delay before a failed connection or a failed operation is tried again.
 const AGAIN_WAIT: Duration = Duration::from_millis(20);
-/// Maximum time for which reading the lists at the end is retried, while their partitions are brought together.
+/// Maximum time for which the read of all lists after a load is retried, while their partitions are brought together.
 const LAST_WAIT: Duration = Duration::from_secs(30);
 
-/// Parameters of a load.
+/// Parameters of a load of list-append transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Number of concurrent sessions.
+    /// Number of sessions that run concurrently, each on its own connection.
     pub sessions: u32,
-    /// Seed of the transactions.
+    /// Seed from which the transactions are drawn.
     pub seed: u64,
-    /// Delay of a session after each transaction, or after those that were sent together.
+    /// Delay of a session after each transaction, or after several that were sent together.
     pub pause: Duration,
 }
 
-/// A running load. If it is dropped without [`Load::finish`], its threads end by themselves.
+/// A load of list-append transactions that is running. If it is dropped without [`Load::finish`], its threads end by
+/// themselves.
 pub struct Load {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Vec<Transaction>>>,
@@ -51,14 +52,14 @@ struct Shared {
     addresses: Vec<SocketAddr>,
     began: Instant,
     pool: Arc<Pool>,
-    /// The number of the next session.
+    /// Number of the next session, from 0.
     sessions: AtomicU32,
     acknowledged: AtomicU64,
     is_over: AtomicBool,
 }
 
 impl Load {
-    /// Starts the load on a store at one address.
+    /// Starts the load on a store that serves at `address`.
     ///
     /// # Errors
     /// Fails if the system cannot start a thread.
@@ -66,7 +67,7 @@ impl Load {
         Self::start_among(vec![address], options)
     }
 
-    /// Starts the load on a store that may be at any of these addresses, and may change between them.
+    /// Starts the load on a store that may be at any of these addresses, and may move between them.
     ///
     /// # Errors
     /// Fails in the same cases as [`Load::start`].
@@ -90,13 +91,13 @@ impl Load {
         Ok(load)
     }
 
-    /// Returns the number of transactions acknowledged so far.
+    /// Returns the number of transactions that the store has acknowledged so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Ends the load. Returns the transactions of its sessions with their replies, and the lists to which it
+    /// Ends the load. Returns the transactions with their replies, ordered by session, and the lists to which they
     /// appended.
     ///
     /// # Panics
@@ -118,14 +119,14 @@ impl Drop for Load {
     }
 }
 
-/// The lists to which a load appended.
+/// The lists to which the transactions of a load appended.
 #[derive(Clone, Copy, Debug)]
 pub struct Lists {
     count: u32,
 }
 
 impl Lists {
-    /// Reads the elements of all lists. No transaction may be in progress.
+    /// Reads the elements of all lists from the store at `address`. No transaction may be in progress.
     ///
     /// # Errors
     /// Fails if the store does not return the lists within 30 s.
@@ -167,7 +168,8 @@ impl Shared {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Runs transactions of a session, and returns the session of the next transactions.
+    /// Sends `requests` as transactions of a session, and adds them with their outcomes to `sent`. Returns the number
+    /// of the session to which the next transactions belong.
     fn transact(
         &self,
         mut session: u32,

@@ -1,4 +1,4 @@
-//! The rows that are read: of one key, and of a whole table for a check.
+//! The reading of rows: one row by its key, and all rows of a table for a check.
 
 use futures_util::TryStreamExt as _;
 use imago_tune::cassandra::Result;
@@ -9,10 +9,10 @@ use scylla::statement::{Consistency, Statement};
 
 use super::{COLUMNS, CassandraTarget, Row, Schema};
 
-/// Number of rows of a page.
+/// Number of rows that the server sends in one page while the whole table is read.
 const PAGE_ROWS: i32 = 1_000;
 
-/// A row that was read. Columns that were not written are `None`.
+/// The values of a row that was read, in the order of [`COLUMNS`]. A column that was not written is `None`.
 type ReadRow = (
     String,
     Option<String>,
@@ -28,8 +28,8 @@ type ReadRow = (
     Option<i64>,
 );
 
-/// Returns the number of the write that left the row of a key, or `None` if there is no row. Fails if the row is not
-/// as a write leaves it.
+/// Returns the number (`seq`) of the write that left the row of `key`; `None` if the reply `answer` has no row. Fails
+/// if the row is not exactly as that write leaves it.
 pub(super) fn seen(
     answer: QueryResult,
     schema: Schema,
@@ -51,7 +51,7 @@ fn written(row: Row) -> ReadRow {
     (id, a, b, c, d, e, Some(f), Some(g), Some(h), Some(i), Some(j), Some(k))
 }
 
-/// Passes every row of the table, as a quorum has it, to the check. Returns the number of rows.
+/// Passes every row of the table, read at consistency level QUORUM, to the check. Returns the number of rows.
 ///
 /// The load must have ended, so that the content is final.
 ///

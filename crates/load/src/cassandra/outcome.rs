@@ -7,7 +7,7 @@
 use imago_workload::target::Outcome;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
 
-/// Returns the outcome of a failed write.
+/// Returns the outcome of a write that failed with this error of the driver.
 pub(super) fn of_failed_write(error: &ExecutionError) -> Outcome {
     match of_replicas(error) {
         Some(message) => Outcome::Unavailable { message, perhaps_applied: true },
@@ -15,7 +15,7 @@ pub(super) fn of_failed_write(error: &ExecutionError) -> Outcome {
     }
 }
 
-/// Returns the outcome of a failed read or scan.
+/// Returns the outcome of a read or scan that failed with this error of the driver.
 pub(super) fn of_failed_read(error: &ExecutionError) -> Outcome {
     match of_replicas(error) {
         Some(message) => Outcome::Unavailable { message, perhaps_applied: false },
@@ -23,7 +23,7 @@ pub(super) fn of_failed_read(error: &ExecutionError) -> Outcome {
     }
 }
 
-/// Returns the message if too few replicas were available or answered; `None` for other errors.
+/// Returns a message if the error says that too few replicas were available or answered; `None` for other errors.
 fn of_replicas(error: &ExecutionError) -> Option<String> {
     let ExecutionError::LastAttemptError(RequestAttemptError::DbError(error, _)) = error else {
         return None;
@@ -48,8 +48,8 @@ fn of_replicas(error: &ExecutionError) -> Option<String> {
     })
 }
 
-/// Returns the cause without the details that change from one failure to the next, so that equal failures are counted
-/// as one.
+/// Returns the cause of an error without the details that change from one failure to the next, so that equal failures
+/// are counted as one.
 fn cause_text(error: &ExecutionError) -> String {
     match error {
         ExecutionError::RequestTimeout(_) => "no answer in time".into(),

@@ -9,15 +9,15 @@ use scylla::statement::Statement;
 
 use super::CassandraTarget;
 
-/// Number of rows that are written concurrently.
+/// Number of rows that are written concurrently while a table is filled.
 const WRITERS: usize = 64;
-/// Number of rows of a page when rows are counted.
+/// Number of rows that the server sends in one page while rows are counted.
 const PAGE_ROWS: i32 = 5_000;
-/// Number of rows between two reports of progress.
+/// Number of inserted rows between two reports of progress.
 const PROGRESS_ROWS: u64 = 500;
 
-/// Inserts the rows of the keys `0..rows` into an empty table, each with `seq` = key. Calls `progress` with the
-/// number of rows inserted so far.
+/// Inserts the rows of the keys `0..rows` into an empty table, each with `seq` equal to its key. Calls `progress`
+/// with the number of rows inserted so far.
 ///
 /// # Errors
 /// Fails if the table is not empty, or with the error of the server. After an error of the server the table may hold
@@ -38,7 +38,7 @@ pub async fn preload(
     write(target, 0..rows, written).await
 }
 
-/// Writes existing rows again, each with the content that [`preload`] wrote.
+/// Writes the rows of `keys` again, each with the content that [`preload`] wrote.
 ///
 /// # Errors
 /// Fails with the error of the server.
@@ -84,7 +84,7 @@ pub async fn require_rows(target: &CassandraTarget, rows: u64) -> Result<()> {
     Err(Error::Precondition { what, help: help.into() })
 }
 
-/// Returns the number of rows, counted up to a limit.
+/// Returns the number of rows of the table, but at most `limit`: counting ends there.
 ///
 /// # Errors
 /// Fails with the error of the server.

@@ -8,10 +8,11 @@ use mongodb::options::{ReadConcern, SelectionCriteria};
 use super::{MongoTarget, Schema};
 use imago_mongo::error::{Error, Result};
 
-/// Number of documents that the server sends at once.
+/// Number of documents that the server sends in one batch while the collection is read.
 const BATCH_DOCUMENTS: u32 = 4000;
 
-/// Passes every document of the collection, as a majority has it, to the check. Returns the number of documents.
+/// Passes every document of the collection, read at read concern `majority` from primaries, to the check. Returns the
+/// number of documents.
 ///
 /// The load must have ended, so that the content is final.
 ///

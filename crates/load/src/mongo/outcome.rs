@@ -27,7 +27,8 @@ const REFUSALS: &[i32] = &[
 /// Label of errors by which a server reports that no attempt of a write was applied.
 const NOTHING_WRITTEN: &str = "NoWritesPerformed";
 
-/// Returns the outcome of a write that found this many documents, or failed.
+/// Returns the outcome of a write from the driver's result: the number of documents that the write found, or the
+/// error.
 pub(super) fn of_write(answer: Result<u64, Error>) -> Outcome {
     match answer {
         Ok(0) => Outcome::NotFound,
@@ -54,7 +55,8 @@ fn certainly_not_applied(error: &Error) -> bool {
     }
 }
 
-/// Returns the cause without the name of the document, so that equal failures are counted as one.
+/// Returns the cause of an error without details such as the name of the document, so that equal failures are counted
+/// as one.
 pub(super) fn cause_text(error: &Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::Command(command) => format!("{} ({})", command.code_name, command.code),

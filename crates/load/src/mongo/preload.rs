@@ -9,15 +9,15 @@ use mongodb::options::{InsertManyOptions, WriteConcern};
 use super::MongoTarget;
 use imago_mongo::error::{Error, Result};
 
-/// Number of batches that are sent concurrently. More would only queue in the server.
+/// Number of batches that are inserted concurrently. More would only queue in the server.
 const WRITERS: usize = 4;
-/// Maximum number of documents of a batch.
+/// Maximum number of documents in one batch of inserts.
 const BATCH_DOCUMENTS: u64 = 1000;
-/// Maximum size of a batch, in bytes.
+/// Maximum size of the documents in one batch of inserts, in bytes.
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// Inserts the documents of the keys `0..documents` into an empty collection, each with `seq` = key and `n` = 0,
-/// acknowledged by a majority. Calls `progress` with the number of documents inserted so far.
+/// Inserts the documents of the keys `0..documents` into an empty collection, each with `seq` equal to its key and
+/// `n` = 0, acknowledged by a majority. Calls `progress` with the number of documents inserted so far.
 ///
 /// # Errors
 /// Returns a precondition error if the collection is not empty, and the error of the server otherwise. After an error

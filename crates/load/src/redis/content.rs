@@ -1,4 +1,4 @@
-//! The records of a load, read for a check.
+//! The reading of all records of a load, for a check.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,10 @@ use imago_workload::check::{Checker, Found};
 use super::RedisTarget;
 use super::outcome::Failure;
 
-/// Number of names that are requested at once.
+/// Number of keys that one SCAN requests.
 const NAMES_AT_ONCE: u32 = 500;
 
-/// Passes every record, as its master has it, to the check. Returns the number of records.
+/// Passes every record, read from its master, to the check. Returns the number of records.
 ///
 /// The load must have ended and slots must not move, so that the content is final.
 ///
@@ -40,8 +40,8 @@ pub async fn show_content(target: &RedisTarget, checker: &mut Checker) -> Result
     Ok(shown)
 }
 
-/// Calls `each` with all names, in batches and each name once, until their number reaches the limit. Returns their
-/// number.
+/// Calls `each` with the address of a master and a batch of the keys of its records, for all masters and each key
+/// once, until the number of keys reaches `limit`. Returns that number.
 pub(super) async fn each_name(
     target: &RedisTarget,
     limit: u64,

@@ -1,4 +1,4 @@
-//! The connections to one node: a few, each of which carries many concurrent requests.
+//! The connections to one Redis node: a few, each of which carries many concurrent requests.
 //!
 //! Requests that wait while a connection is being opened share the outcome of that attempt. So a node that hangs
 //! delays all of them by one timeout, and not each by one timeout more than the last.
@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use super::outcome::cause_text;
 
-/// The connections to a node.
+/// The connections of a load to one Redis node, which its requests use in rotation.
 #[derive(Debug)]
 pub(super) struct Lanes {
     address: String,
@@ -25,9 +25,9 @@ pub(super) struct Lanes {
 #[derive(Default)]
 struct Lane {
     connection: Option<MultiplexedConnection>,
-    /// Number of connections that were opened so far.
+    /// Number of connections that this lane has opened so far; it identifies the current one.
     number: u64,
-    /// Time and cause of the last failed attempt to open a connection.
+    /// Time and cause of the last failed attempt to open a connection; `None` if none failed.
     failed: Option<(Instant, String)>,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Lane {
     }
 }
 
-/// An open connection, with its lane and its number in the lane.
+/// An open connection, with the index of its lane and its number in that lane.
 pub(super) struct Open {
     pub(super) connection: MultiplexedConnection,
     lane: usize,
@@ -56,7 +56,8 @@ impl Lanes {
         Self { address, user, answer_wait, next: AtomicUsize::new(0), lanes }
     }
 
-    /// Returns the next connection in rotation, and opens it if it is not open.
+    /// Returns the connection of the next lane in rotation, and opens it if it is not open. Fails with the cause as
+    /// text.
     pub(super) async fn open(&self) -> Result<Open, String> {
         let asked = Instant::now();
         let lane = self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
@@ -83,7 +84,7 @@ impl Lanes {
         }
     }
 
-    /// Discards a connection that gave no reply, unless it was replaced already.
+    /// Discards a connection that gave no reply, unless its lane has replaced it already.
     pub(super) async fn close(&self, open: &Open) {
         let mut held = self.lanes[open.lane].lock().await;
         if held.number == open.number {

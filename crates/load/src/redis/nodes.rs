@@ -1,4 +1,5 @@
-//! The nodes of a server or cluster: the map from slots to masters, and requests that follow a slot to its master.
+//! The nodes of a Redis server or cluster: the map from slots to masters, and requests that follow a slot to its
+//! master.
 //!
 //! A request is repeated in two cases only. Either a node replied that it did not run the request and named another
 //! node (MOVED, ASK); or the request was not sent, and the slot has another master by then. A request that was sent
@@ -19,18 +20,18 @@ use redis::{Pipeline, Value};
 use super::lanes::Lanes;
 use super::outcome::Failure;
 
-/// Maximum number of redirections of a request.
+/// Maximum number of times that one request is sent on to another node.
 const REDIRECTIONS_MAX: u32 = 5;
-/// Minimum interval between two requests for the slot map.
+/// Minimum interval between two requests for the slot map, over all tasks of a load.
 const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Timeout of a request for the slot map, or for the state of a node.
+/// Timeout of a request for the slot map, or for the replication state of a node.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
-/// Maximum time to wait until replicas have the data of their master.
+/// Maximum time to wait until the replicas of all masters have the data of their masters.
 const SETTLE_WAIT: Duration = Duration::from_secs(60);
-/// Interval between two checks of the replicas.
+/// Interval between two checks whether a master's replicas have its data.
 const SETTLE_POLL: Duration = Duration::from_millis(100);
 
-/// The nodes, and the connections to them.
+/// The nodes of a Redis server or cluster, the slot map, and the connections to the nodes.
 #[derive(Debug)]
 pub(super) struct Nodes {
     uri: Uri,
@@ -39,14 +40,15 @@ pub(super) struct Nodes {
     is_cluster: bool,
     view: RwLock<View>,
     connected: Mutex<HashMap<String, Arc<Lanes>>>,
-    /// Time at which the slot map was last requested. It is locked during the request.
+    /// Time at which the slot map was last requested; `None` before the first request. It is locked during the
+    /// request.
     last_refresh: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// The slot map: the master of each slot.
+/// The slot map of a cluster: the master of each slot, as last reported.
 #[derive(Debug, Default)]
 struct View {
-    /// Addresses of all nodes, `host:port`.
+    /// Addresses of all known nodes, as `host:port`.
     addresses: Vec<Arc<str>>,
     /// Index of each slot's master in `addresses`; `None` if the slot has no master.
     masters: Vec<Option<u16>>,
@@ -88,7 +90,7 @@ impl View {
         }
     }
 
-    /// Returns the addresses of the masters that have slots.
+    /// Returns the addresses of the masters that have at least one slot, each once.
     fn all_masters(&self) -> Vec<Arc<str>> {
         let mut places: Vec<u16> = self.masters.iter().copied().flatten().collect();
         places.sort_unstable();
@@ -98,7 +100,8 @@ impl View {
 }
 
 impl Nodes {
-    /// Connects to the first node that accepts the connection, and reads the other nodes from it.
+    /// Connects to the first node of `uri` that accepts the connection, and reads the slot map from it. `answer_wait`
+    /// is the timeout of a request, and `lanes` the number of connections to each node.
     pub(super) async fn connect(uri: &Uri, answer_wait: Duration, lanes: usize) -> Result<Self> {
         let node = Node::connect_to_any(uri, LOOK_WAIT).await?;
         let info: String = node.ask(&["INFO"]).await?;
@@ -126,17 +129,17 @@ impl Nodes {
         })
     }
 
-    /// Returns the addresses of the masters that have slots.
+    /// Returns the addresses of the masters that have at least one slot, by the present slot map.
     pub(super) fn masters(&self) -> Vec<Arc<str>> {
         self.view.read().unwrap_or_else(PoisonError::into_inner).all_masters()
     }
 
-    /// Returns the address of a slot's master.
+    /// Returns the address of a slot's master; `None` if the slot has no master in the present slot map.
     pub(super) fn master(&self, slot: u16) -> Option<Arc<str>> {
         self.view.read().unwrap_or_else(PoisonError::into_inner).master(slot)
     }
 
-    /// Checks that each master has at least `wanted` replicas that receive its writes.
+    /// Checks that each master has at least `wanted` replicas that are online.
     pub(super) async fn require_replicas(&self, wanted: u32) -> Result<()> {
         for address in self.masters() {
             let found = self.replication(&address).await?.online();
@@ -152,7 +155,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Waits until the replicas have the data of their masters.
+    /// Waits until the online replicas of each master have the data that their master has now.
     pub(super) async fn settle(&self) -> Result<()> {
         let began = Instant::now();
         for address in self.masters() {
@@ -185,7 +188,8 @@ impl Nodes {
         })
     }
 
-    /// Runs commands on keys of one slot at its master. Returns their replies if none of them is an error.
+    /// Runs commands on keys of one slot at the slot's master, and follows redirections. Returns the replies if none
+    /// of them is an error.
     pub(super) async fn run(
         &self,
         slot: u16,
@@ -249,7 +253,7 @@ impl Nodes {
         Err(Failure::not_sent("sent from node to node"))
     }
 
-    /// Runs commands at a node, even if the node does not have their slots.
+    /// Runs commands at the node with this address, even if that node does not have the slots of their keys.
     pub(super) async fn run_at(
         &self,
         address: &str,
@@ -290,8 +294,8 @@ impl Nodes {
     }
 
     /// Requests the slot map: from node `first` if there is one, then from the known nodes until one answers, but not
-    /// from node `failed`. One task at a time does so, and at most once in [`REFRESH_INTERVAL_MIN`]. The others continue
-    /// with the map that they have.
+    /// from node `failed`. One task at a time does so, and at most once in [`REFRESH_INTERVAL_MIN`]. The others
+    /// continue with the present map.
     async fn refresh_view(&self, first: Option<&str>, failed: &str) {
         if !self.is_cluster {
             return;

@@ -1,4 +1,4 @@
-//! The meaning of a failed request: whether no master could serve it, and whether it was perhaps applied.
+//! The meaning of a failed request to Redis: whether no master could serve it, and whether it was perhaps applied.
 //!
 //! An error reply means that the node did not run the command. If an open connection gave no reply, the command was
 //! perhaps run, or will be: a node that hangs reads its pending input later.
@@ -6,53 +6,55 @@
 use imago_workload::target::Outcome;
 use redis::RedisError;
 
-/// Codes of the errors by which a node reports that it cannot serve a request now: another node can, or no node can.
+/// Codes of the errors by which a node reports that it cannot serve a request now: either another node can, or no
+/// node can.
 const UNAVAILABLE_CODES: [&str; 7] =
     ["CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN", "READONLY", "NOREPLICAS", MOVED];
 
-/// Code of the error by which a node reports that it no longer has a slot.
+/// Code of the error by which a node reports that another node has the slot of the request.
 const MOVED: &str = "MOVED";
 
-/// The reason why a request failed.
+/// The reason why a request to Redis failed, and what is known of its effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     /// Message for people, without the details that change from one failure to the next.
     pub(super) message: String,
-    /// True if no node could serve the request.
+    /// True if no node could serve the request at that time, or if too few replicas acknowledged it.
     pub(super) is_unavailable: bool,
-    /// True if the request was sent, and was perhaps applied.
+    /// True if the request was sent, and may have been applied.
     pub(super) perhaps_applied: bool,
 }
 
 impl Failure {
-    /// Returns the failure of a request that was sent to no node.
+    /// Makes the failure of a request that was not sent to any node; `message` is the reason.
     pub(super) fn not_sent(message: impl Into<String>) -> Self {
         Self { message: message.into(), is_unavailable: true, perhaps_applied: false }
     }
 
-    /// Returns the failure of a request that was sent and not answered.
+    /// Makes the failure of a request that was sent and got no reply; `error` is that of the connection.
     pub(super) fn unanswered(error: &RedisError) -> Self {
         Self { message: cause_text(error), is_unavailable: true, perhaps_applied: true }
     }
 
-    /// True if another node has the slot of the request.
+    /// Returns true if the node replied that another node has the slot of the request (MOVED).
     pub(super) fn has_moved(&self) -> bool {
         self.message == MOVED
     }
 
-    /// Returns the failure of a request that a node refused.
+    /// Makes the failure of a request that a node refused by the reply `error`, and did not run.
     pub(super) fn refused(error: &RedisError) -> Self {
         let is_unavailable = error.code().is_some_and(|code| UNAVAILABLE_CODES.contains(&code));
         Self { message: cause_text(error), is_unavailable, perhaps_applied: false }
     }
 
-    /// Returns the failure of a write that too few replicas acknowledged in time. The master has applied it.
+    /// Makes the failure of a write that only `acknowledged` of `wanted` replicas acknowledged in time. The master
+    /// has applied the write.
     pub(super) fn few_replicas(acknowledged: i64, wanted: u32) -> Self {
         let message = format!("acknowledged by {acknowledged} of {wanted} replicas");
         Self { message, is_unavailable: true, perhaps_applied: true }
     }
 
-    /// Returns the outcome of a write.
+    /// Converts the failure into the outcome of a write.
     pub(super) fn of_write(self) -> Outcome {
         let Self { message, is_unavailable, perhaps_applied } = self;
         match (is_unavailable, perhaps_applied) {
@@ -62,7 +64,7 @@ impl Failure {
         }
     }
 
-    /// Returns the outcome of a read or scan.
+    /// Converts the failure into the outcome of a read or scan.
     pub(super) fn of_read(self) -> Outcome {
         match self.is_unavailable {
             true => Outcome::Unavailable { message: self.message, perhaps_applied: false },
@@ -71,8 +73,8 @@ impl Failure {
     }
 }
 
-/// Returns the cause without the details that change from one failure to the next, so that equal failures are counted
-/// as one.
+/// Returns the cause of an error without the details that change from one failure to the next, so that equal failures
+/// are counted as one.
 pub(super) fn cause_text(error: &RedisError) -> String {
     match error.code() {
         Some(code @ (MOVED | "ASK")) => code.to_owned(),

@@ -1,4 +1,4 @@
-//! Fills a server before a load: the keys `0..records`, with concurrent writes.
+//! Fills a Redis server or cluster before a load: the keys `0..records`, with concurrent writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,13 +9,13 @@ use imago_tune::redis::topology::slot;
 use super::RedisTarget;
 use super::content::{each_name, failed};
 
-/// Number of records that are written concurrently.
+/// Number of records that are written concurrently while a server is filled.
 const WRITERS: usize = 128;
-/// Number of records between two reports of progress.
+/// Number of written records between two reports of progress.
 const PROGRESS_RECORDS: u64 = 500;
 
-/// Writes the records of the keys `0..records`, each with `seq` = key, if there are no records yet, and waits until
-/// the replicas have them. Calls `progress` with the number of records written so far.
+/// Writes the records of the keys `0..records`, each with `seq` equal to its key, and waits until the replicas have
+/// them. Calls `progress` with the number of records written so far.
 ///
 /// # Errors
 /// Fails if there are records, or with the error of the server. After an error of the server, a part of the records
@@ -49,7 +49,7 @@ pub async fn preload(
     target.nodes.settle().await
 }
 
-/// Checks that there are exactly `records` records.
+/// Checks that the target has exactly `records` records: keys with its prefix.
 ///
 /// # Errors
 /// Fails if the number differs, or with the error of the server.
@@ -70,7 +70,7 @@ pub async fn require_records(target: &RedisTarget, records: u64) -> Result<()> {
     Err(Error::Precondition { what, help: help.into() })
 }
 
-/// Checks that all keys with the prefix of the target are keys of records that a load writes.
+/// Checks that all Redis keys with the prefix of the target are keys of records that a load writes.
 ///
 /// # Errors
 /// Fails if a key is not, and names the key in the message. Fails with the error of the server otherwise.
@@ -78,7 +78,7 @@ pub async fn require_own_records(target: &RedisTarget) -> Result<()> {
     each_name(target, u64::MAX, async |_, names| check_own_records(target, names)).await.map(drop)
 }
 
-/// Checks that these keys are keys of records that a load writes.
+/// Checks that the Redis keys `names`, which have the prefix of the target, are keys of records that a load writes.
 fn check_own_records(target: &RedisTarget, names: &[String]) -> Result<()> {
     let is_own = |name: &&String| target.schema.id_form.key(&name[target.prefix.len()..]).is_some();
     match names.iter().find(|name| !is_own(name)) {
@@ -90,8 +90,8 @@ fn check_own_records(target: &RedisTarget, names: &[String]) -> Result<()> {
     }
 }
 
-/// Deletes all records, and waits until the replicas have done so. Deletes none if there is a key with the prefix
-/// that no load writes.
+/// Deletes all records of the target, and waits until the replicas have done so. If there is a key with the target's
+/// prefix that no load writes, the function fails, and deletes nothing unless that key appeared meanwhile.
 ///
 /// # Errors
 /// Fails in the same cases as [`require_own_records`].
@@ -113,7 +113,8 @@ pub async fn delete_records(target: &RedisTarget) -> Result<()> {
     target.nodes.settle().await
 }
 
-/// Returns the number of records. Counting may end early once the number reaches the limit.
+/// Returns the number of records of the target. Counting may end early, with a lower number than there are, once the
+/// number reaches `limit`.
 ///
 /// # Errors
 /// Fails with the error of the server.

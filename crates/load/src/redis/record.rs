@@ -1,4 +1,4 @@
-//! A record: the hash that a write leaves under a key.
+//! A record: the hash that a write leaves under a Redis key.
 //!
 //! Its fields are those of a review, with the text in pieces of 100 bytes, so that a record resembles those that
 //! applications store in Redis: about sixteen fields, none of them large. The number of fields depends on the key
@@ -9,34 +9,34 @@ use std::collections::HashMap;
 use imago_workload::history::{Header, IdForm};
 use imago_workload::review::{Review, Reviews};
 
-/// Maximum size of a field's value, in bytes.
+/// Maximum size of a piece of the review's text, which is the value of one field, in bytes.
 const FIELD_BYTES: usize = 100;
-/// Name of the field with the number of the write.
+/// Name of the field that has the number of the write.
 const SEQ: &str = "seq";
 
-/// Form of the records.
+/// The form of the records that a load writes: how a key becomes a Redis key, and the content of the fields.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schema {
-    /// Form of the last part of a key.
+    /// Form of the last part of a Redis key: how it is made from the key's number.
     pub id_form: IdForm,
-    /// Content of the records.
+    /// Generator of the content of the records: the reviews, and their size.
     pub reviews: Reviews,
 }
 
 impl Schema {
-    /// Returns the schema of a recorded history.
+    /// Returns the schema of the records that the load of a recorded history wrote; `header` is the history's header.
     #[must_use]
     pub fn of(header: &Header) -> Self {
         Self { id_form: header.id_form, reviews: header.reviews }
     }
 
-    /// Returns the fields that the write `seq` leaves under a key.
+    /// Returns the names and values of the fields that the write number `seq` leaves under a key.
     pub(super) fn fields(&self, key: u64, seq: u64) -> Vec<(String, String)> {
         fields(self.reviews.review(key, seq), seq)
     }
 
-    /// Returns the number of the write that left these fields, and true if they are exactly the fields of that write.
-    /// Returns `None` if the fields have no such number.
+    /// Returns the number of the write that left the fields `read` under `key`, and true if they are exactly the
+    /// fields of that write. Returns `None` if the fields have no valid number.
     pub(super) fn write_of(&self, key: u64, read: &HashMap<String, String>) -> Option<(u64, bool)> {
         let seq = read.get(SEQ)?.parse::<u64>().ok()?;
         let written = self.fields(key, seq);
@@ -46,7 +46,7 @@ impl Schema {
     }
 }
 
-/// Returns the fields of a review that the write `seq` leaves.
+/// Returns the names and values of the fields of a record with this review, left by the write number `seq`.
 pub(super) fn fields(review: Review, seq: u64) -> Vec<(String, String)> {
     let Review { product_id, title, price, user_id, profile_name, helpfulness, .. } = review;
     let Review { score, time, summary, text, .. } = review;

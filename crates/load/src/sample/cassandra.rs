@@ -1,5 +1,5 @@
-//! A Cassandra table whose configurations are measured. It is filled once: compaction merges the data under each
-//! configuration, so it need not be written again.
+//! A Cassandra table whose configurations are measured. The table is filled once: compaction merges the data under
+//! each configuration, so the rows need not be written again.
 
 use imago_job::reporter::Events;
 use imago_tune::cassandra::roll::{Roller, Spec};
@@ -10,14 +10,14 @@ use imago_workload::history::IdForm;
 use super::{Caller, Request, ResourceUsage, Sampled};
 use crate::cassandra::{CassandraTarget, Schema, count_rows, preload};
 
-/// The table that is loaded.
+/// The Cassandra table under whose load the configurations are measured.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Cluster file, which describes how the nodes are reached.
+    /// Cluster file: how the nodes are reached and restarted.
     pub file: ClusterFile,
-    /// Keyspace and name of the table.
+    /// Names of the keyspace and of the table in it.
     pub name: (String, String),
-    /// The consistency level of all operations.
+    /// The consistency level of all operations of the load.
     pub consistency: Consistency,
 }
 

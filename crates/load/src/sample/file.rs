@@ -13,13 +13,14 @@ use imago_workload::mix::Mix;
 
 use super::Sample;
 
-/// Columns of the file.
+/// The columns that every file of measurements has, as its first line.
 const COLUMNS: &str =
     "configuration,operations_s,reads,updates,inserts,scans,round,warm_s,spread,record_bytes";
-/// Columns that follow them for a database that reports its memory and CPU use.
+/// The columns that follow [`COLUMNS`] for a database that reports its memory and CPU use.
 const USED: &str = ",memory_bytes,cpu_us";
 
-/// Identification of a measurement in the file: configuration, mix and round.
+/// Identification of a measurement in the file: the configuration's name, the shares of the mix as text, and the
+/// round.
 pub(super) type Key = (String, String, usize);
 
 pub(super) fn key(configuration: &str, mix: &Mix, round: usize) -> Key {
@@ -35,7 +36,8 @@ fn columns(tells_use: bool) -> String {
 }
 
 /// Reads the identifications of the measurements in the file; empty if the file does not exist. An incomplete last
-/// line is repaired first.
+/// line is repaired first. `tells_use`: the database reports its memory and CPU use; `record_bytes`: the size of a
+/// record.
 ///
 /// # Errors
 /// Fails if the file cannot be read or repaired, is not a file of such measurements, or was made with records of
@@ -86,7 +88,8 @@ pub(super) fn read(path: &Path, tells_use: bool, record_bytes: u32) -> Result<Ve
     Ok(found)
 }
 
-/// Appends a measurement to the file, which is on disk when this returns.
+/// Appends a measurement of the mix `mix` to the file, which is on disk when this returns. `tells_use`: the database
+/// reports its memory and CPU use.
 ///
 /// # Errors
 /// Fails if the file cannot be written.

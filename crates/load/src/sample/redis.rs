@@ -1,4 +1,4 @@
-//! Redis records whose configurations are measured.
+//! The records of a Redis server or cluster whose configurations are measured.
 //!
 //! A key keeps its encoding until it is written again, and a hash table never becomes compact by itself, so that a
 //! changed threshold alone would have no effect. Invariant: after a roll, all records were written under the
@@ -23,26 +23,28 @@ use crate::redis::{Durability, RedisTarget, Schema, delete_records, preload, req
 /// Timeout of a request for a node's memory and CPU use.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// The records that are loaded.
+/// The Redis records under whose load the configurations are measured.
 #[derive(Clone, Debug)]
 pub struct Records {
     file: ClusterFile,
-    /// Path of the cluster file. Rolls are stored next to it.
+    /// Path of the cluster file. Rolls of configurations are stored next to it.
     path: PathBuf,
-    /// Database and collection, the first parts of all keys.
+    /// Names of the database and the collection, the first parts of all Redis keys.
     namespace: (String, String),
-    /// Number of the configuration under which all records were written; `None` if it is unknown.
+    /// Index of the configuration under which all records were written; `None` if it is not known.
     written: Option<usize>,
 }
 
 impl Records {
-    /// Returns the records under the keys `DB:COLL:…` of a server or cluster. `path` is the path of the cluster file.
+    /// Returns the records under the keys `DB:COLL:…` of a server or cluster, with `namespace` as DB and COLL. `path`
+    /// is the path of the cluster file.
     #[must_use]
     pub fn new(file: ClusterFile, path: PathBuf, namespace: (String, String)) -> Self {
         Self { file, path, namespace, written: None }
     }
 
-    /// Returns the roll to a configuration; `None` if no node differs from it.
+    /// Returns the roller that changes the nodes to the configuration at the index `number`; `None` if no node
+    /// differs from that configuration.
     async fn roller(&self, request: &Request, number: usize) -> Result<Option<Roller>> {
         let changes = configurations::settings(&request.configurations, number);
         if changes.is_empty() {
@@ -94,7 +96,7 @@ impl Sampled for Records {
         RedisTarget::connect(&self.file.uri, namespace, durability, schema).await
     }
 
-    /// Returns the sums over all masters of `used_memory`, and of `used_cpu_user` and `used_cpu_sys`.
+    /// Returns the sums of `used_memory`, and of `used_cpu_user` and `used_cpu_sys`, over all masters.
     async fn used(&self) -> Result<Option<ResourceUsage>> {
         let mut all = ResourceUsage { memory_bytes: 0, cpu_s: 0.0 };
         for node in &self.file.nodes {

@@ -6,15 +6,16 @@ use std::time::Duration;
 use imago_workload::lists::{Element, List, Outcome, Request, Step, elements, written};
 use redis::{Pipeline, RedisError, Value};
 
-/// Timeout of a connection attempt. The timeouts of the store are shorter than all three timeouts of the client.
+/// Timeout of an attempt to connect to the store. The store's own timeouts are shorter than all three of the client.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
-/// Timeout of a send.
+/// Timeout of the send of transactions to the store.
 const SEND_WAIT: Duration = Duration::from_secs(10);
-/// Timeout of each reply.
+/// Timeout of the wait for each reply of the store.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
-/// Number of lists that one transaction reads at the end.
+/// Number of lists that one transaction reads after the load.
 const LISTS_AT_ONCE: usize = 1_000;
-/// Element that stands for a value that is not a list. No client appends it, so the check reports it.
+/// Element that stands for a list whose value cannot be read as a list. No client appends this element, so the check
+/// reports it.
 const UNREADABLE_ELEMENT: Element = Element::MAX;
 
 /// The reason why the store gave no usable reply.
@@ -23,7 +24,7 @@ pub enum ClientError {
     /// The connection or the store failed.
     #[error("the store did not answer")]
     Redis(#[from] RedisError),
-    /// The reply of the store was not a list.
+    /// The reply of the store was not the requested lists; the field is the reply, as text.
     #[error("the store answered {0}, where lists were asked for")]
     Answer(String),
 }
@@ -35,7 +36,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a store.
+    /// Connects to the store at `address`.
     ///
     /// # Errors
     /// Fails if no store answers.
@@ -43,14 +44,15 @@ impl Client {
         Ok(Self { connection: connect(address)?, is_usable: true })
     }
 
-    /// True if the session can continue: its connection is open, and the outcome of each transaction is known.
+    /// Returns true if the session can continue: the connection is open, and the outcome of each transaction is
+    /// known.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.is_usable
     }
 
-    /// Runs transactions that are sent in one piece. Returns the outcome of each, and the results of its reads if it
-    /// is done.
+    /// Sends transactions in one piece and receives their replies. Returns the outcome of each, and the lists that it
+    /// read if it is done.
     pub fn run(&mut self, requests: &[Request]) -> Vec<(Outcome, Vec<Vec<Element>>)> {
         let sent = requests.iter().flat_map(packed).collect::<Vec<u8>>();
         // If the send failed, the store may have received a part of it.
@@ -65,8 +67,8 @@ impl Client {
         told
     }
 
-    /// Returns all lists. The transactions that read them also write to each list, without changing it, so they see
-    /// every write that was acknowledged to any client.
+    /// Returns the elements of the lists numbered `0..count`. The transactions that read the lists also write to each
+    /// of them, without changing it, so they see every write that was acknowledged to any client.
     ///
     /// # Errors
     /// Fails if the store does not answer, or if its reply does not have all lists.
@@ -91,8 +93,8 @@ impl Client {
         Ok(contents)
     }
 
-    /// Returns the reply that follows `before` replies, each of which only reports that a command was queued. If one
-    /// of these is an error, the last reply reports that nothing happened.
+    /// Receives the reply that follows `before` replies, each of which only reports that a command was queued, and
+    /// returns it. If one of these is an error, the last reply reports that nothing happened.
     fn answer(&mut self, before: usize) -> Result<Value, RedisError> {
         for _ in 0..before {
             let queued = self.connection.recv_response();
@@ -104,7 +106,7 @@ impl Client {
     }
 }
 
-/// True if there is no reply. An error reply is a reply.
+/// Returns true if there is no reply, because the connection failed. An error reply is a reply.
 fn is_broken(answer: &Result<Value, RedisError>) -> bool {
     answer.as_ref().is_err_and(|error| error.code().is_none())
 }
@@ -130,7 +132,7 @@ fn understood(
     (outcome, reads.map(|(_, answer)| list(answer)).collect())
 }
 
-/// Opens a connection with timeouts.
+/// Opens a connection to the store at `address`, with the timeouts of this module.
 pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisError> {
     let client = redis::Client::open(format!("redis://{address}/"))?;
     let connection = client.get_connection_with_timeout(CONNECT_WAIT)?;
@@ -139,7 +141,7 @@ pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisErr
     Ok(connection)
 }
 
-/// Returns the outcome of a transaction whose reply is this error.
+/// Returns the outcome of a transaction to which the store replied with this error.
 fn outcome(error: &RedisError) -> Outcome {
     let detail = error.detail().unwrap_or_default();
     match error.code() {
@@ -160,7 +162,8 @@ fn list(answer: &Value) -> Vec<Element> {
     read.unwrap_or_else(|| vec![UNREADABLE_ELEMENT])
 }
 
-/// Returns the number of replies that precede the last one and only report that a command was queued.
+/// Returns the number of replies to a transaction that precede its last one and only report that a command was
+/// queued.
 fn before(request: &Request) -> usize {
     if request.is_one_command { 0 } else { request.steps.len() + 1 }
 }

@@ -16,26 +16,26 @@ use redis::Value;
 use super::AGAIN_WAIT;
 use super::client::connect;
 
-/// Number of keys that are written and read in rotation.
+/// Number of keys that the probe writes and reads in rotation.
 const KEYS: u64 = 1_000;
 
-/// A running probe. If it is dropped without [`Probe::finish`], its thread ends by itself.
+/// A running probe of a store's latency. If it is dropped without [`Probe::finish`], its thread ends by itself.
 pub struct Probe {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<Measured>>>,
 }
 
-/// A completed operation.
+/// An operation of a probe that the store has completed.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// The time at which it was due.
+    /// The time at which the operation was due.
     pub at: Instant,
-    /// Time from then until the operation was done.
+    /// Time from the moment at which the operation was due until it was done, repeated attempts included.
     pub latency: Duration,
 }
 
 impl Probe {
-    /// Starts a probe with one operation in each interval.
+    /// Starts a probe of the store at `address`, with one operation due in each interval of length `every`.
     ///
     /// # Errors
     /// Fails if the system cannot start a thread.
@@ -47,7 +47,7 @@ impl Probe {
         Ok(Self { is_over, thread })
     }
 
-    /// Ends the probe. Returns its operations in order.
+    /// Ends the probe. Returns its completed operations in the order in which they were due.
     ///
     /// # Panics
     /// Panics if its thread panicked.
