@@ -15,7 +15,7 @@ use crate::options::{Global, colour_wanted};
 #[cfg(test)]
 mod reference;
 
-/// Version of the program, with commit and build profile.
+/// Version of the program for `--version`, with the commit and the profile of the build.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (commit ",
@@ -80,7 +80,8 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Runs the verb. The future of each verb is boxed, so that no large one enlarges the others.
+    /// Runs the verb that was given on the command line. The future of each verb is boxed, so that no large one
+    /// enlarges the others.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Verb::Job(args) => cmd::job::run(args, context).await,
@@ -103,24 +104,24 @@ impl Verb {
     }
 }
 
-/// The result of a command line that runs no verb: requested help, or a usage error.
+/// The result of a command line that runs no verb: help that was requested, or a usage error.
 pub struct Unparsed {
-    /// Text to print.
+    /// Text to print for the user.
     pub shown: Shown,
-    /// Exit code of the process.
+    /// Exit code with which the process ends.
     pub exit: Exit,
 }
 
-/// The text of an [`Unparsed`].
+/// The text of an [`Unparsed`], by its origin.
 pub enum Shown {
     /// Text from clap: help, version, or a usage error for a person.
     Clap(clap::Error),
-    /// A failure of Imago itself, or a usage error rendered for a program.
+    /// A failure of Imago itself, or a usage error for a program, with the way in which it is printed.
     Failure(Box<Failure>, Rendering),
 }
 
 impl Shown {
-    /// Prints help on stdout and errors on stderr.
+    /// Prints the text: help on stdout, and errors on stderr.
     pub fn print(&self) {
         match self {
             // A terminal that is gone does not change the exit code.
@@ -130,7 +131,8 @@ impl Shown {
     }
 }
 
-/// Parses the command line. Flags override the environment, which overrides the configuration file.
+/// Parses the command line `typed`, whose first word is the program. Flags override the environment, which overrides
+/// the configuration file. Returns the command, and the way in which its errors are printed.
 pub fn parse(typed: &[OsString]) -> Result<(Cli, Rendering), Unparsed> {
     // Needed before parsing, because parsing itself may fail.
     let early = Rendering {
@@ -167,7 +169,7 @@ fn is_bad_value(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
 }
 
-/// Returns true if the same error occurs without the configuration file.
+/// Returns true if `typed` causes the same error without the configuration file.
 fn is_typed(error: &clap::Error, typed: &[OsString]) -> bool {
     let alone = try_parse(layers::Settings::none().below(Cli::command()), typed);
     alone.is_err_and(|alone| words(&alone) == words(error))

@@ -1,5 +1,4 @@
-//! The context of every verb: the output of results, the display of progress, and the request to
-//! stop.
+//! The context of every verb: the output of results, the display of progress, and the user's request to stop.
 
 use std::io::{self, IsTerminal};
 use std::sync::Mutex;
@@ -17,26 +16,28 @@ use crate::options::{Global, ProgressMode};
 use crate::output::Output;
 use crate::render::{Bars, Plain};
 
-/// Time allowed for displaying the last events.
+/// Maximum time for displaying the last events before the process ends.
 const FINISH_MAX: Duration = Duration::from_secs(2);
 
-/// The context of every verb.
+/// The context in which a verb of the command line runs.
 pub struct Context {
-    /// The output of results.
+    /// The writer of results to stdout.
     pub output: Output,
-    /// Cancelled when the user asks to stop (Ctrl-C, SIGTERM): the verb then ends in an orderly
+    /// Token that is cancelled when the user asks to stop (Ctrl-C, SIGTERM, SIGHUP): the verb then ends in an orderly
     /// way, and with [`Exit::Interrupted`] if the work can be resumed.
     pub cancel: CancellationToken,
-    /// Display mode of progress, for verbs that display something other than a job.
+    /// Display mode of progress as requested, for verbs that display something other than a job.
     pub progress: ProgressMode,
-    /// The progress lines at the bottom of a terminal, to which such a verb adds its own.
+    /// The progress lines at the bottom of a terminal, to which a verb that displays something other than a job adds
+    /// its own.
     pub bars: MultiProgress,
     events: Events,
     renderings: Mutex<Vec<Rendering>>,
 }
 
 impl Context {
-    /// Creates the context from the global options. Must be called within the runtime.
+    /// Creates the context from the global options, and starts logging, the display of progress and the metrics. It
+    /// must be called within the Tokio runtime.
     pub fn new(global: &Global) -> Result<Self, Failure> {
         let bars = MultiProgress::new();
         logging::begin(global, &bars)?;
@@ -63,17 +64,18 @@ impl Context {
         Ok(context)
     }
 
-    /// Returns the stream of events that is displayed.
+    /// Returns the stream of job events, which is displayed as progress.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// Creates the reporter of a job of the given kind.
+    /// Creates the reporter of events of a job of the given kind.
     pub fn reporter(&self, job: JobId, kind: &str) -> Reporter {
         self.events.reporter(job, kind)
     }
 
-    /// Waits until all reported events are displayed, before the process ends.
+    /// Waits until all reported events are displayed, but at most [`FINISH_MAX`]; to be called before the process
+    /// ends.
     pub async fn finish(&self) {
         self.events.close();
         let renderings = match self.renderings.lock() {

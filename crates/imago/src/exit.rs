@@ -12,20 +12,21 @@ mod library_errors;
 
 pub use cluster::cluster_failure;
 
-/// The exit codes. They are documented for scripts, so they never change.
+/// The exit codes of the program. They are documented for scripts, so they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The request was completed.
+    /// The request was completed without a failure.
     Done = 0,
     /// The request failed; the message gives the reason.
     Failed = 1,
-    /// An argument or a setting is invalid; nothing was started.
+    /// An argument or a setting is invalid; no work was started.
     Usage = 2,
-    /// Verification found differences.
+    /// Verification found differences, or a check found acknowledged operations contradicted.
     Differences = 3,
     /// A precondition of the work does not hold; nothing was written.
     Precondition = 4,
-    /// Stopped before the end; everything needed to resume is persisted.
+    /// The work was stopped before its end. A job can then be resumed from its persisted state; other work has to be
+    /// repeated.
     Interrupted = 5,
 }
 
@@ -35,8 +36,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The failure of a verb: its exit code, a stable code for programs, a message that names the
-/// problem and its object, and a remedy.
+/// The failure of a verb: its exit code, a stable code for programs, a message that names the problem and its object,
+/// a remedy, and the causes.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,
@@ -46,20 +47,19 @@ pub struct Failure {
     source: Option<Reason>,
 }
 
-/// One link of the chain of causes, outermost first. It owns its text, so that it can be made from
-/// any error.
+/// One cause of a failure, and the cause of that cause. It owns its text, so that it can be made from any error.
 #[derive(Debug)]
 struct Reason {
     text: String,
     next: Option<Box<Reason>>,
 }
 
-/// The format of an error message.
+/// The format in which a failure is printed.
 #[derive(Clone, Copy, Debug)]
 pub struct Rendering {
-    /// True for one JSON object on one line.
+    /// True for one JSON object on one line; false for text.
     pub json: bool,
-    /// True for colours and symbols.
+    /// True for colours in the text.
     pub colour: bool,
 }
 
@@ -80,19 +80,19 @@ impl Failure {
         Self { source, ..failure }
     }
 
-    /// Adds a remedy.
+    /// Adds a remedy to the failure: a sentence that tells the user what to do.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    /// Adds the cause, with its own causes.
+    /// Adds the cause of the failure, with its own causes.
     pub fn because(mut self, cause: &(dyn Error + 'static)) -> Self {
         self.source = Reason::chain(Some(cause));
         self
     }
 
-    /// Returns the exit code of the process.
+    /// Returns the exit code with which the process ends.
     pub fn exit(&self) -> Exit {
         self.exit
     }
@@ -110,7 +110,7 @@ impl Failure {
         }})
     }
 
-    /// Writes the failure to stderr. If stderr is gone, the exit code is unaffected.
+    /// Writes the failure to stderr in the given format. If stderr is gone, the exit code is unaffected.
     pub fn print(&self, rendering: Rendering) {
         let text = if rendering.json {
             format!("{}\n", self.to_json())

@@ -20,21 +20,21 @@ use crate::exit::{Exit, Failure};
 
 const FILE: &str = "imago.toml";
 
-/// The settings of the configuration file, which the command line and the environment override.
-/// (Clap itself reads the environment, by the variable names that it is given.)
+/// The settings of the configuration file, which the command line and the environment override. (Clap itself reads
+/// the environment, by the variable names that it is given.)
 pub struct Settings {
     path: PathBuf,
     file: Dict,
 }
 
 impl Settings {
-    /// Returns settings without a configuration file.
+    /// Returns the settings of an empty configuration file.
     pub fn none() -> Self {
         Self { path: PathBuf::from(FILE), file: Dict::new() }
     }
 
-    /// Reads the configuration file: the one given on the command line, or `imago.toml` if it
-    /// exists.
+    /// Reads the configuration file: the one that the command line `typed` or `IMAGO_CONFIG` names, or `imago.toml`
+    /// if it exists. A key that is no option of `command` is an error.
     pub fn read(typed: &[OsString], command: &Command) -> Result<Self, Failure> {
         let named = named_file(typed);
         let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
@@ -51,19 +51,21 @@ impl Settings {
         Ok(Self { path, file })
     }
 
-    /// Returns the failure for a value in the file that its option does not accept.
+    /// Makes the failure for a value in the configuration file that its option does not accept; `what` is clap's
+    /// message.
     pub fn blame(&self, what: String) -> Failure {
         bad(format!("in the configuration file {}: {what}", self.path.display()))
     }
 
-    /// Adds the settings to a command, as environment variables and default values of its options.
+    /// Adds the settings to a command and its subcommands, as environment variables and default values of their
+    /// options.
     pub fn below(&self, command: Command) -> Command {
         layer(command, &[&self.file], &["IMAGO".to_owned()])
     }
 }
 
-/// Returns true if errors are to be written as JSON. This is decided before parsing, because
-/// parsing may fail.
+/// Returns true if errors are to be written as JSON, by the command line `typed` or the environment. This is decided
+/// before parsing, because parsing may fail.
 pub fn json_wanted(typed: &[OsString]) -> bool {
     let set = std::env::var("IMAGO_JSON")
         .is_ok_and(|value| !matches!(value.to_lowercase().as_str(), "" | "0" | "false" | "no"));
@@ -92,8 +94,8 @@ fn bad(message: String) -> Failure {
         .help("options are written `name = value`, those of a verb under `[verb]`; see --help")
 }
 
-/// Returns the name of an option that can be set outside the command line; None for help and
-/// version, which are not settings.
+/// Returns the name of an option that can be set outside the command line; `None` for `--help` and `--version`, which
+/// are not settings, and for arguments without a long name.
 fn setting(arg: &Arg) -> Option<&str> {
     arg.get_long().filter(|long| !matches!(*long, "help" | "version"))
 }
@@ -124,8 +126,7 @@ fn check_known(file: &Dict, command: &Command, path: &Path, within: &str) -> Res
     Ok(())
 }
 
-/// Returns the option with this name of the verb or of one of its subcommands; None if there is
-/// none.
+/// Returns the option named `name` of the verb `command` or of one of its subcommands; `None` if there is none.
 fn option_within<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let own = command.get_arguments().find(|arg| setting(arg) == Some(name));
     own.or_else(|| command.get_subcommands().find_map(|verb| option_within(verb, name)))
@@ -136,8 +137,8 @@ fn takes_many(option: &Arg) -> bool {
         || option.get_num_args().is_some_and(|count| count.max_values() > 1)
 }
 
-/// Adds settings to a command and its subcommands. `tables` and `variables` are those of the verbs
-/// on the path to this one, the outermost first.
+/// Adds settings to a command and its subcommands. `tables` (of the configuration file) and `variables` (prefixes of
+/// environment variables) are those of the verbs on the path to this command, the outermost first.
 fn layer(command: Command, tables: &[&Dict], variables: &[String]) -> Command {
     let command = command.mut_args(|arg| {
         let Some(name) = setting(&arg).map(str::to_owned) else { return arg };
@@ -163,8 +164,8 @@ fn layer(command: Command, tables: &[&Dict], variables: &[String]) -> Command {
     })
 }
 
-/// Returns the environment variable for an option: among those that are set, the one closest to the
-/// verb; if none is set, the closest one.
+/// Returns the name of the environment variable for an option: among those that are set, the one closest to the verb;
+/// if none is set, the closest one. `prefixes` are those of the verbs, the outermost first.
 fn variable(prefixes: &[String], option: &str) -> String {
     let name = |prefix: &String| format!("{prefix}_{}", shout(option));
     let is_set = |name: &String| std::env::var_os(name).is_some();
@@ -176,7 +177,7 @@ fn shout(name: &str) -> String {
     name.replace('-', "_").to_uppercase()
 }
 
-/// Converts a value of the file into command-line words: a list gives several words.
+/// Converts a value of the configuration file into command-line words: a list gives several words, a table none.
 fn words(value: &Value) -> Vec<OsStr> {
     let text = |text: String| OsStr::from(text);
     match value {

@@ -9,11 +9,11 @@ use tracing_subscriber::EnvFilter;
 use crate::exit::{Exit, Failure};
 use crate::options::{Global, ProgressMode, colour_wanted};
 
-/// The default log filter. Cassandra's driver logs every connection that ends as an error,
-/// including those of a node's restart; relevant errors are returned by the statements.
+/// The log filter without `--log-filter`. Cassandra's driver logs every connection that ends as an error, including
+/// those of a node's restart; relevant errors are returned by the statements.
 const DEFAULT_FILTER: &str = "warn,scylla=off";
 
-/// Starts logging as the options specify; `bars` are suspended while a line is written.
+/// Starts the log on stderr as the options specify; the progress lines `bars` are suspended while a line is written.
 pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
     let filter = global.log_filter.as_deref().unwrap_or(DEFAULT_FILTER);
     let filter = EnvFilter::try_new(filter).map_err(|cause| {
@@ -35,9 +35,8 @@ pub fn begin(global: &Global, bars: &MultiProgress) -> Result<(), Failure> {
     })
 }
 
-/// A writer to stderr that ignores errors. If the reader of stderr is gone, the work continues, and
-/// an error could not be shown: it would be a panic of the task that logs, which may be the one
-/// that waits for Ctrl-C.
+/// A writer of log lines to stderr that ignores errors. If the reader of stderr is gone, the work continues, and an
+/// error could not be shown: it would be a panic of the task that logs, which may be the one that waits for Ctrl-C.
 struct Lines {
     bars: MultiProgress,
 }

@@ -1,4 +1,4 @@
-//! The command line: flags, tables, progress, exit codes.
+//! The program `imago`: its command line, with flags, tables, progress and exit codes.
 //!
 //! This crate must not know any algorithm, or any wire protocol.
 //!

@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-/// Interval between two checks for memory to return.
+/// Interval between two checks whether memory is to be returned to the operating system.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes freed since the peak, from which memory is returned to the operating system.
+/// Decrease of the memory in use since its peak, in bytes, from which freed memory is returned to the operating
+/// system.
 const FREED_BYTES_MIN: usize = 64 * 1024 * 1024;
 
-/// Configures the allocator to retain freed memory for the next batch. Must be called before there
-/// are other threads.
+/// Configures the C library's allocator to retain freed memory for the next batch. It must be called before the
+/// process has other threads.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub fn retain_freed() {
     const MMAP_THRESHOLD: i32 = 32 << 20;
@@ -31,8 +32,8 @@ pub fn retain_freed() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn retain_freed() {}
 
-/// Returns freed memory to the operating system whenever much of it was freed, for as long as the
-/// future is polled. `held` returns the bytes currently in use by short-lived data.
+/// Returns freed memory to the operating system whenever much of it was freed, for as long as the future is polled.
+/// `held` returns the number of bytes that short-lived data uses at the time of the call.
 pub async fn release_freed(held: impl Fn() -> usize) {
     let mut most = 0;
     loop {

@@ -46,7 +46,7 @@ pub enum ProgressMode {
     None,
 }
 
-/// Returns true if the output is to be in colour; `terminal` is true if it goes to a terminal.
+/// Returns true if output is to be in colour; `terminal` is true if the output goes to a terminal.
 pub fn colour_wanted(terminal: bool) -> bool {
     terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

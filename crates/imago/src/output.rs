@@ -9,24 +9,24 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 
-/// The output of results.
+/// The writer of a verb's results to stdout, as text or as JSON.
 pub struct Output {
     json: bool,
     to: Mutex<Option<Box<dyn Write + Send>>>,
 }
 
 impl Output {
-    /// Creates the output to stdout, as JSON if `json` is true.
+    /// Creates the writer to stdout, which writes JSON if `json` is true.
     pub fn stdout(json: bool) -> Self {
         Self { json, to: Mutex::new(Some(Box::new(std::io::stdout()))) }
     }
 
-    /// Returns true if results are written as JSON.
+    /// Returns true if results are written as JSON, false if as text.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Writes a result as one line of JSON, or as the text that `text` returns.
+    /// Writes a result to stdout as one line of JSON, or as the text that `text` makes of it.
     pub fn result<T: Serialize>(
         &self,
         result: &T,
@@ -41,13 +41,13 @@ impl Output {
         self.text(&json)
     }
 
-    /// Writes text, and a line break if it has none at its end.
+    /// Writes text to stdout, and a line break if the text has none at its end.
     pub fn text(&self, text: &str) -> Result<(), Failure> {
         let end = if text.ends_with('\n') || text.is_empty() { "" } else { "\n" };
         self.bytes(format!("{text}{end}").as_bytes())
     }
 
-    /// Writes bytes unchanged.
+    /// Writes bytes unchanged to stdout, and flushes it. After the reader has closed the pipe, writes nothing.
     pub fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut to = match self.to.lock() {
             Ok(to) => to,

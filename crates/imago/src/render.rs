@@ -12,10 +12,10 @@ use imago_job::id::JobId;
 use imago_job::render::Render;
 use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
 
-/// Shortest interval between two plain lines of a job's progress, in milliseconds.
+/// Minimum interval between two plain lines of one job's progress, in milliseconds.
 const PLAIN_EVERY_MS: u64 = 5_000;
 
-/// Writes plain lines: every event as it arrives, progress every few seconds.
+/// A renderer of job events as plain lines: every event as it arrives, but progress at most every few seconds.
 pub struct Plain<W> {
     to: W,
     shown_at_ms: HashMap<JobId, u64>,
@@ -46,7 +46,7 @@ impl<W: Write + Send + 'static> Render for Plain<W> {
     }
 }
 
-/// Displays one line per job at the bottom of a terminal; other messages scroll above them.
+/// A renderer of job events on a terminal: one line per job at the bottom; other messages scroll above these lines.
 pub struct Bars {
     all: MultiProgress,
     by_job: HashMap<JobId, ProgressBar>,
@@ -92,7 +92,7 @@ impl Render for Bars {
     }
 }
 
-/// Formats an event, except for its job.
+/// Formats an event for a person, without its job.
 fn event_text(body: &Body) -> String {
     match body {
         Body::Phase { from: None, to } => format!("begins with {to}"),
@@ -111,8 +111,7 @@ fn event_text(body: &Body) -> String {
     }
 }
 
-/// Formats progress in one line: phase, documents, bytes, rate, lag, ETA, and the reason for
-/// waiting.
+/// Formats the progress of a job in one line: phase, documents, bytes, rate, lag, ETA, and the reason for waiting.
 pub fn line(progress: &Progress) -> String {
     let Progress { documents_done, documents_total, bytes_done, .. } = progress;
     let mut parts = vec![progress.phase.clone()];
@@ -136,12 +135,12 @@ pub fn line(progress: &Progress) -> String {
     parts.join("  ")
 }
 
-/// Formats `1234567` as `1,234,567`.
+/// Formats a number with commas between groups of three digits: `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// Formats bytes in the largest decimal unit that gives a value of at least one.
+/// Formats a number of bytes in the largest decimal unit that gives a value of at least one.
 pub fn bytes(number: f64) -> String {
     let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(size, _)| number >= *size) {

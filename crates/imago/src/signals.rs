@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::Exit;
 
-/// Cancels `cancel` at the first signal and ends the process at the second.
+/// Watches for Ctrl-C, SIGTERM and SIGHUP: cancels `cancel` at the first signal and ends the process at the second.
 ///
 /// A job that is ended at once is as resumable as one that was killed: its state is persisted.
 pub fn watch(cancel: CancellationToken) {
@@ -31,7 +31,7 @@ async fn stop_on(mut signals: [Signal; 3], cancel: CancellationToken) {
     std::process::exit(Exit::Interrupted as i32);
 }
 
-/// Waits for any of the three signals.
+/// Waits for the next of the three signals.
 async fn wait([interrupt, terminate, hangup]: &mut [Signal; 3]) {
     tokio::select! {
         _ = interrupt.recv() => {}

@@ -2,8 +2,8 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// Formats a line of headings and a line for each row; the columns with the indices in `right` are
-/// right-aligned.
+/// Formats a table: a line of headings, and a line for each row. The columns with the indices in `right` (from 0 on)
+/// are right-aligned.
 pub fn table<R>(headings: &[&str], rows: impl IntoIterator<Item = R>, right: &[usize]) -> String
 where
     R: IntoIterator<Item = String>,

@@ -1,4 +1,4 @@
-//! Parsers of option values that several verbs share.
+//! Parsers of the values of options that several verbs share.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
 }
 
-/// Parses a consistency level from its name.
+/// Parses the name of a Cassandra consistency level.
 pub fn consistency(text: &str) -> Result<Consistency, String> {
     let known = cassandra::connection::CONSISTENCIES;
     cassandra::connection::consistency(text).ok_or_else(|| format!("it must be {known}"))

@@ -5,11 +5,11 @@ use clap_markdown::MarkdownOptions;
 
 use super::Cli;
 
-/// The environment variable that lets the test write the page.
+/// Name of the environment variable that makes the test write the page, instead of comparing it.
 const UPDATE: &str = "IMAGO_UPDATE_REFERENCE";
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/options.md");
 
-/// Returns the page as the definitions of the options give it.
+/// Returns the text of the page, generated from the definitions of the options.
 fn page() -> String {
     let options = MarkdownOptions::new().title("Options".into()).show_footer(false);
     let generated = clap_markdown::help_markdown_command_custom(&Cli::command(), &options);

@@ -49,7 +49,7 @@ enum Action {
     Host,
 }
 
-/// Runs a benchmark, or lists them.
+/// Runs the chosen benchmark and prints its report, or lists the benchmarks.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::List => list(context),

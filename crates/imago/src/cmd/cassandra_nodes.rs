@@ -1,4 +1,4 @@
-//! Cassandra nodes for a demo or a benchmark: started before it, and removed after it.
+//! Cassandra nodes for a demo or a benchmark, which start before it and are removed after it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ use super::testbed::{failure, write_cluster_file};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Starts nodes, and runs `use_them` with the path of the file that describes how to reach them.
-/// The nodes are removed when this returns, even when it is interrupted.
+/// Starts Cassandra nodes as `spec` says, and runs `use_them` with the path of the cluster file, which describes how
+/// to reach the nodes. The nodes are removed when this returns, even when it is interrupted.
 pub(super) async fn with_nodes<T>(
     spec: CassandraSpec,
     context: &Context,

@@ -34,7 +34,7 @@ enum Action {
     Proxy(proxy::Args),
 }
 
-/// Runs the command.
+/// Runs `imago chain` with these arguments.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Map(args) => Box::pin(map::run(args, context)).await,
@@ -45,7 +45,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Converts the error of a phase into the failure of the command.
+/// Converts an error of the chain into the failure of the command: exit code, machine-readable code and help.
 fn failure(error: Error) -> Failure {
     let (exit, code, help) = match &error {
         Error::Usage(_) => (Exit::Usage, "usage", None),
@@ -80,7 +80,8 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// Reports counters to Hadoop, if the process runs as a Hadoop task.
+/// Writes counters to stderr in the form that Hadoop collects, if the process runs as a Hadoop task. Each counter is
+/// a name and a value.
 fn report_hadoop_counters(counters: &[(&str, u64)]) {
     if std::env::var_os("mapreduce_task_attempt_id").is_some() {
         for (name, count) in counters {

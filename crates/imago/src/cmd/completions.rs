@@ -15,7 +15,7 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the script on stdout.
+/// Prints the completion script of the chosen shell on stdout; `command` is the grammar of the command line.
 pub fn run(args: &Args, mut command: Command, context: &Context) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "imago", &mut script);

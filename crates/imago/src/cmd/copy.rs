@@ -92,14 +92,14 @@ pub enum When {
     HandedOver,
 }
 
-/// Connects to both clusters.
+/// Connects to the source and to the destination of a job.
 pub async fn connect(ends: &Ends) -> Result<Clusters, Failure> {
     let source = Endpoint::connect(&ends.from, "source").await?;
     let destination = Endpoint::connect(&ends.to, "destination").await?;
     Ok(Clusters { source, destination })
 }
 
-/// Converts the arguments into the options of the library.
+/// Converts the arguments into the options of the copy library.
 pub fn options(work: &WorkArgs) -> Options {
     let stop_when = match work.until {
         When::CaughtUp => StopWhen::CaughtUp,
@@ -123,7 +123,7 @@ struct Ended {
     catalog: CatalogChanges,
 }
 
-/// Plans a copy job, creates it and runs it.
+/// Plans a copy job, creates it and runs it in this process; with `--dry-run`, prints the plan instead.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits = args.speed.parsed()?;
     let clusters = connect(&args.ends).await?;
@@ -157,7 +157,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     work(&clusters, &id, &options(&args.work), context).await
 }
 
-/// Runs a job in this process until it ends.
+/// Runs the copy job `id` in this process as its coordinator, until it has caught up or another process takes it
+/// over, and prints the result.
 pub async fn work(
     clusters: &Clusters,
     id: &JobId,

@@ -91,7 +91,7 @@ enum End {
     Destination,
 }
 
-/// Cuts over, rolls back, or lifts the write block, as requested.
+/// Cuts the job over, rolls it back, lifts its write block, or records where the clients are, as the arguments say.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let mut clusters = connect(&args.ends).await?;
     let mut id = args.id.clone();
@@ -138,7 +138,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     follow_back(&clusters, done.reverse_job.as_ref(), context).await
 }
 
-/// Runs the reverse job, if there is one, until it is stopped or used for a rollback.
+/// Runs the reverse job `back`, if there is one, until it is stopped or another process takes it over for a rollback.
 async fn follow_back(
     clusters: &Clusters,
     back: Option<&JobId>,
@@ -149,7 +149,7 @@ async fn follow_back(
     work(&cutover::reversed(clusters), back, &options, context).await
 }
 
-/// Returns the arguments for a further `imago cutover` of the same job.
+/// Returns the arguments for a further `imago cutover` of the same job in the same direction.
 fn again(args: &Args) -> String {
     let id = &args.id;
     if args.rollback { format!("{id} --rollback") } else { id.to_string() }
@@ -211,7 +211,7 @@ async fn hook(command: &str, id: &JobId) -> Result<(), String> {
 struct HookGroup(Option<Pid>);
 
 impl HookGroup {
-    /// Releases the group: processes that a successful hook started on purpose continue to run.
+    /// Releases the process group: processes that a successful hook started on purpose continue to run.
     fn leave(mut self) {
         self.0 = None;
     }

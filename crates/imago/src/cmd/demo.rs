@@ -37,7 +37,7 @@ enum Scene {
     Store(store::Args),
 }
 
-/// Runs the chosen demo.
+/// Runs the chosen demo until its end, or until the process is interrupted.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if let Some(Scene::Tune(args)) = &args.scene {
         // This demo ends its nodes itself.

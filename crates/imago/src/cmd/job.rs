@@ -160,13 +160,13 @@ impl Changes {
     }
 }
 
-/// Returns the journal in the cluster given by `--to`.
+/// Returns the journal of jobs in the cluster that `--to` names.
 pub async fn journal(kept: &JournalArgs) -> Result<Arc<MongoJournal>, Failure> {
     let endpoint = Endpoint::connect(&kept.to, "destination").await?;
     Ok(Arc::new(MongoJournal::new(endpoint)))
 }
 
-/// Runs the verb, unless the user interrupts it.
+/// Runs the chosen verb of `imago job`. An interrupt ends it, except for a job that runs in this process.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     // A job that runs in this process handles an interrupt itself.
     let action = match args.action {
@@ -217,7 +217,7 @@ async fn go_on(resume: &Resume, context: &Context) -> Result<(), Failure> {
     work(&clusters, &resume.id, &options(&resume.work), context).await
 }
 
-/// The result of a worker process.
+/// The result of a worker process: the job that it worked at, and the documents and bytes that it copied.
 #[derive(Serialize)]
 struct WorkerSummary {
     job: JobId,
@@ -263,9 +263,9 @@ async fn load_view(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> 
     Ok(View::new(record, journal.now_ms().await?, stale_after_ms()))
 }
 
-/// Waits for the next heartbeat of the job's owner, or until the owner is certainly dead, and returns the job as
-/// of then. An owner that died just before a request does not execute it, and the job may end before its owner
-/// reads the request.
+/// Waits for the next heartbeat of the job's owner, or until the owner is certainly dead, and returns the job as of
+/// then. An owner that died just before a request does not execute it, and the job may end before its owner reads the
+/// request.
 async fn await_heartbeat(journal: &MongoJournal, id: &JobId) -> Result<View, Failure> {
     let mut view = load_view(journal, id).await?;
     let beat = view.beat();
@@ -278,7 +278,7 @@ async fn await_heartbeat(journal: &MongoJournal, id: &JobId) -> Result<View, Fai
     Ok(view)
 }
 
-/// Fails if the job has ended: it did so before its owner read the request, and did not execute it.
+/// Fails if the job has ended: then it ended before its owner read the request, which is not executed.
 fn refuse_ended(view: &View) -> Result<(), JournalError> {
     match view.state() {
         state if state.is_final() => {
@@ -288,23 +288,23 @@ fn refuse_ended(view: &View) -> Result<(), JournalError> {
     }
 }
 
-/// Time since the last heartbeat after which an owner counts as dead, in ms.
+/// Returns the time since its last heartbeat after which the owner of a job counts as dead, in ms.
 fn stale_after_ms() -> u64 {
     u64::try_from(copy::owner_timing().stale_after.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The result of a request to a job.
+/// The result of a request to a job: to pause, resume, cancel or change limits.
 #[derive(Debug, Serialize)]
 struct Outcome {
     job: JobId,
-    /// Name of the request.
+    /// Name of the request: `pause`, `resume`, `cancel` or `set`.
     asked: &'static str,
-    /// Process that runs the job and will execute the request; None if there is none.
+    /// Process that runs the job and will execute the request; `None` if no live process runs it.
     owner: Option<String>,
     #[serde(flatten)]
     state: State,
     limits: Limits,
-    /// The same in words.
+    /// The outcome of the request in words, for a person.
     message: String,
 }
 
@@ -354,7 +354,7 @@ async fn cancel(cancel: &Cancel, context: &Context) -> Result<(), Failure> {
     print(view, "cancel", message, context)
 }
 
-/// Returns the source if a job without an owner may have left it blocked, so that cancelling lifts the block.
+/// Returns the source if the job, which has no owner, may have left writes blocked there; cancelling lifts the block.
 async fn block_to_lift(
     record: &Record,
     from: Option<&str>,
@@ -386,7 +386,7 @@ async fn block_to_lift(
     Ok(Some(clusters.source))
 }
 
-/// Cancels a job without an owner. Returns false if another process took it over first, or if it has ended.
+/// Cancels a job that has no owner, and lifts the write block at `blocked`; false if it was taken over or has ended.
 async fn end_unowned(
     kept: &JournalArgs,
     journal: &MongoJournal,
@@ -429,7 +429,7 @@ async fn end_unowned(
     Ok(true)
 }
 
-/// The result of removing a job.
+/// The result of removing a job from the journal.
 #[derive(Serialize)]
 struct Removed {
     removed: JobId,
@@ -460,7 +460,7 @@ async fn remove(one: &JobArgs, context: &Context) -> Result<(), Failure> {
     context.output.result(&removed, |_| format!("job {id} is removed from the list\n"))
 }
 
-/// Returns the state of the write block at the source, for a copy that was cut over; None for any other job.
+/// Returns the state of the write block at the source, for a copy that was cut over; `None` for any other job.
 fn state_block(record: &Record) -> Option<SourceBlock> {
     let state = copy::state_of(record).ok()?;
     state.cut_over().map(|cut_over| cut_over.block)

@@ -1,10 +1,11 @@
 //! Parsers of limits on the command line: a number in a convenient unit, or `none`.
 
-/// A limit in the unit of the job record; None for `none`.
+/// A limit in the unit of the job record (documents or bytes per second, or ms of lag); `None` for no limit, written
+/// `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit(pub Option<u64>);
 
-/// Parses a whole number of documents or bytes, or `none`.
+/// Parses a limit as a whole number of documents or bytes, or `none`.
 pub fn whole(text: &str) -> Result<Limit, String> {
     if text == "none" {
         return Ok(Limit(None));
@@ -14,17 +15,17 @@ pub fn whole(text: &str) -> Result<Limit, String> {
         .map_err(|_| format!("{text:?} is neither a whole number nor `none`"))
 }
 
-/// Parses megabytes, and returns bytes.
+/// Parses a limit in megabytes or `none`, and returns it in bytes.
 pub fn millions(text: &str) -> Result<Limit, String> {
     scaled(text, 1e6)
 }
 
-/// Parses seconds, and returns milliseconds.
+/// Parses a limit in seconds or `none`, and returns it in milliseconds.
 pub fn thousands(text: &str) -> Result<Limit, String> {
     scaled(text, 1e3)
 }
 
-/// Parses a factor from 1.05 to 100, and returns percent: 1.5 is 150.
+/// Parses a factor from 1.05 to 100, and returns it in percent: 1.5 is 150.
 pub fn times(text: &str) -> Result<u32, String> {
     let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
     if !(1.05..=100.0).contains(&number) {

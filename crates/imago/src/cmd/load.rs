@@ -60,7 +60,7 @@ enum Verb {
     History(check::HistoryArgs),
 }
 
-/// Parses TIME:MIX: a time, and the mix from then on.
+/// Parses TIME:MIX: a time since the start of the load, and the mix of operations from then on.
 fn turn(text: &str) -> Result<(Duration, Mix), String> {
     let (from, mix) = text.split_once(':').ok_or("it must be TIME:MIX, as 60s:read=95,update=5")?;
     Ok((duration(from)?, mix.parse::<Mix>().map_err(|error| error.to_string())?))
@@ -216,7 +216,7 @@ impl From<IdsArg> for IdForm {
     }
 }
 
-/// Runs the verb.
+/// Runs `imago load`: the load itself, or the chosen subcommand.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.verb {
         None => run::run(args.run, context).await,
@@ -233,8 +233,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Converts an error of the MongoDB side into the failure of this command. A load cannot be
-/// resumed.
+/// Converts an error of the MongoDB library into the failure of this command. A load cannot be resumed, so an
+/// interrupted one has failed.
 fn failure(error: &Error) -> Failure {
     let exit = match error.class() {
         Class::Usage => Exit::Usage,

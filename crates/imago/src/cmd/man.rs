@@ -13,7 +13,8 @@ pub struct Args {
     folder: PathBuf,
 }
 
-/// Writes `imago.1`, `imago-copy.1` and so on.
+/// Writes the manual pages `imago.1`, `imago-copy.1` and so on into the folder of the arguments; `command` is the
+/// grammar of the command line.
 pub fn run(args: &Args, command: Command) -> Result<(), Failure> {
     let written = std::fs::create_dir_all(&args.folder)
         .and_then(|()| clap_mangen::generate_to(command, &args.folder));

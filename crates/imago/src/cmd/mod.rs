@@ -1,4 +1,4 @@
-//! The verbs: one module each, with `Args` (its arguments) and `run` (its implementation).
+//! The verbs of the command line: one module each, with `Args` (its arguments) and `run` (its implementation).
 
 pub mod bench;
 mod cassandra_nodes;

@@ -1,6 +1,6 @@
-//! The name of this process in a job's record.
+//! The name of this process in the record of a job.
 
-/// Returns the name of this process as recorded in jobs: host name and process id.
+/// Returns the name of this process as it is recorded in jobs: `host name/process id`.
 pub fn process() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();

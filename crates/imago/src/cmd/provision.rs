@@ -31,7 +31,7 @@ enum Action {
     Measure(measure::Args),
 }
 
-/// Runs the command.
+/// Runs the chosen action of `imago provision`.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Record(args) => Box::pin(record::run(args, context)).await,

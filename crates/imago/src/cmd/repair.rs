@@ -36,7 +36,7 @@ pub struct Args {
     retries: u32,
 }
 
-/// Repairs the documents, verifies them and prints the report. Fails with exit code 3 if some still
+/// Copies the listed documents again, verifies them and prints the report. Fails with exit code 3 if some still
 /// differ.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let spec = RepairSpec {

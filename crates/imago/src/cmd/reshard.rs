@@ -28,7 +28,7 @@ enum Action {
     Revert(revert::Args),
 }
 
-/// Runs the verb.
+/// Runs the chosen action of `imago reshard`.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Plan(args) => plan::run(args, context).await,

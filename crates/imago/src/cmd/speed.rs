@@ -1,4 +1,4 @@
-//! The arguments that limit the speed of a job.
+//! The arguments that limit the speed of a copy or reshard.
 
 use imago_job::record::Limits;
 
@@ -15,7 +15,7 @@ pub enum Pacing {
 }
 
 impl Pacing {
-    /// Returns true if the job adapts to the latencies of clients.
+    /// Returns true if the job's speed adapts to the latencies of clients.
     pub fn is_gentle(self) -> bool {
         self == Self::Gentle
     }
@@ -43,7 +43,7 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// Returns the limits, or fails if they are invalid.
+    /// Returns the speed limits of these arguments; fails if they are invalid.
     pub fn parsed(&self) -> Result<Limits, Failure> {
         let limits = Limits {
             documents_s: self.documents_s,

@@ -1,4 +1,5 @@
-//! `imago store`: a transactional store, and changes of its design by command and by adaptation.
+//! `imago store`: a transactional store, and changes of its design (partition bounds, replicas and masters) by
+//! command and by adaptation.
 
 mod adapt;
 mod admin;
@@ -61,7 +62,7 @@ enum Action {
     Heat(heat::HeatArgs),
 }
 
-/// Runs the verb.
+/// Runs the chosen action of `imago store`.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Serve(args) => serve::run(args, context).await,

@@ -109,7 +109,7 @@ enum FaultArg {
     Restart,
 }
 
-/// Runs the verb.
+/// Runs the chosen action of `imago testbed`.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let registry = Registry::of_user();
     match args.action {
@@ -135,7 +135,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// The outcome for one testbed.
+/// The outcome of stopping one testbed.
 #[derive(Serialize)]
 struct StoppedTestbed {
     name: String,
@@ -168,7 +168,7 @@ fn downed_text(downed: &StoppedTestbed) -> String {
     format!("{} {how}\n", downed.name)
 }
 
-/// The outcome of an injected fault.
+/// The outcome of an injected fault: the testbed, its node, and the action in words.
 #[derive(Serialize)]
 struct InjectedFault {
     name: String,

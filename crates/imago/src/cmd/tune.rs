@@ -69,7 +69,7 @@ enum Action {
     Cancel(jobs::JobArgs),
 }
 
-/// Runs the command.
+/// Runs the chosen action of `imago tune`.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Plan(args) => Box::pin(plan::run(args, context)).await,

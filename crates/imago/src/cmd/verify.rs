@@ -64,7 +64,7 @@ pub struct Args {
     documents_only: bool,
 }
 
-/// Size of a sample.
+/// Size of a random sample of documents: a number of them, or a share of the collection from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sample {
     Count(u64),
@@ -88,22 +88,22 @@ impl std::str::FromStr for Sample {
     }
 }
 
-/// The result for all collections.
+/// The result of the verification of all collections.
 #[derive(Debug, Serialize)]
 struct Outcome {
     clean: bool,
     differences: u64,
     collections: Vec<Report>,
-    /// Collections that match the patterns and exist only at the destination. They are not
-    /// differences: the cluster may have other users.
+    /// Collections that match the patterns and exist only at the destination. They are not counted as differences:
+    /// the cluster may have other users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     only_at_destination: Vec<Namespace>,
-    /// Collections at the source that match the patterns and are not compared, with the reason.
+    /// Collections at the source that match the patterns and are not compared, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOut>,
 }
 
-/// Verifies each collection and prints the report. Fails with exit code 3 if there are differences.
+/// Verifies each requested collection and prints the report. Fails with exit code 3 if there are differences.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let filter = args.filter.as_deref().map(parse_filter).transpose()?;
     let control = control(context)?;
@@ -187,19 +187,19 @@ fn verdict(outcome: &Outcome, mismatches: Option<&Path>) -> Failure {
     }
 }
 
-/// Connects to a cluster.
+/// Connects to the cluster at `uri`; `role` (`source` or `destination`) names the cluster in errors.
 pub async fn connect(uri: &str, role: &'static str) -> Result<Endpoint, Failure> {
     Endpoint::connect(uri, role).await.map_err(Failure::from)
 }
 
-/// Returns a control that stops the work when the user requests it.
+/// Returns a control without speed limits that stops the work when the user requests it.
 pub fn control(context: &Context) -> Result<Control, Failure> {
     Control::new(Limits::default(), context.cancel.clone())
         .map_err(|error| Failure::from_error(Exit::Usage, "limits", &error))
 }
 
-/// Returns the requested collections as (source, destination), and those left out. Patterns leave
-/// out views if only documents are compared, since a view has no documents of its own.
+/// Returns the requested collections as pairs (source, destination), and those left out. Patterns leave out views if
+/// only documents are compared, since a view has no documents of its own.
 async fn named(
     source: &Endpoint,
     args: &Args,
@@ -256,13 +256,13 @@ async fn only_at(
     Ok(only)
 }
 
-/// Returns true if the collection was requested by its own name.
+/// Returns true if the source's collection `ns` was requested by its own name, not only by a pattern.
 fn is_named(args: &Args, ns: &Namespace) -> bool {
     args.ns.iter().any(|asked| matches!(asked, Selector::One { from, .. } if from == ns))
 }
 
-/// Returns the documents to compare of each collection. A collection requested by its own name must
-/// have an entry in the file; one that matches a pattern and is not in the file is left out.
+/// Returns, for each pair of collections, the documents to compare. A collection requested by its own name must have
+/// an entry in the file of ids; one that matches a pattern and is not in the file is left out.
 fn modes(
     args: &Args,
     named: Vec<(Namespace, Namespace)>,
@@ -313,7 +313,7 @@ pub fn open(path: &Path) -> Result<BufReader<File>, Failure> {
     Ok(BufReader::new(opened))
 }
 
-/// Returns the failure for an invalid line of a file of mismatches.
+/// Makes the failure for an invalid line of the file of mismatches at `path`.
 pub fn bad_line(path: &Path, error: &imago_mongo::verify::MismatchFileError) -> Failure {
     Failure::new(Exit::Usage, "ids_file", format!("{}: {error}", path.display()))
 }
@@ -328,7 +328,8 @@ fn unwritable(path: &Path, cause: &std::io::Error) -> Failure {
         .help("name a file in a folder that this user may write")
 }
 
-/// Reports progress as events, and writes mismatches as lines of a file.
+/// The observer of a verification: reports progress as events, and writes mismatches as lines of a file if one is
+/// given.
 struct Shown<'a> {
     reporter: Reporter,
     file: Option<&'a mut BufWriter<File>>,

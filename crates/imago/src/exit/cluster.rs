@@ -6,7 +6,7 @@ use imago_tune::cluster;
 
 use super::{Exit, Failure};
 
-/// Converts an error of the Cassandra or Redis side into the failure of the command.
+/// Converts an error of a Cassandra or Redis cluster into the failure of the command.
 pub fn cluster_failure(error: &cluster::Error) -> Failure {
     let exit = match error {
         cluster::Error::Usage(_) => Exit::Usage,

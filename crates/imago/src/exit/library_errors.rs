@@ -1,4 +1,5 @@
-//! Conversion of the libraries' errors into failures, each with an exit code and a stable code.
+//! Conversion of the libraries' errors into failures of a verb, each with an exit code and a stable code for
+//! programs.
 
 use imago_job::journal::JournalError;
 use imago_mongo::error::{Class, Error};

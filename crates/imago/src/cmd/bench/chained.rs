@@ -83,7 +83,8 @@ impl Chained {
         size
     }
 
-    /// Runs the measurements, and compares them with the predictions.
+    /// Runs the benchmark of chained jobs on servers that it starts, and returns the measurements, compared with
+    /// their predictions.
     pub async fn measure(&self, context: &Context) -> Result<Report, Failure> {
         let folder = tempfile::tempdir().map_err(|cause| {
             Failure::new(Exit::Failed, "folder", "cannot make a temporary folder").because(&cause)

@@ -1,4 +1,4 @@
-//! The command lines of the measured programs.
+//! The command lines of the programs that benchmarks measure.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,13 +9,13 @@ use serde_json::json;
 
 use crate::exit::{Exit, Failure};
 
-/// Returns the commands that run the measured programs: this executable, as separate processes.
+/// Returns the function that makes the command of each measured program: this executable, as a separate process.
 pub fn commands() -> Result<Commands, Failure> {
     let program = program()?;
     Ok(Arc::new(move |subject, ends| command(&program, subject, ends)))
 }
 
-/// Returns the path of this executable.
+/// Returns the path of the executable of this process.
 pub fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|cause| {
         Failure::new(Exit::Failed, "program", "cannot determine the path of this program")

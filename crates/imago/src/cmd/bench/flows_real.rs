@@ -24,7 +24,7 @@ pub struct Args {
     quick: bool,
 }
 
-/// Runs the benchmark and returns its report.
+/// Runs the benchmark of real network flows, with this executable as its hosts, and returns the report.
 pub async fn measure(args: &Args) -> Result<real::Report, Failure> {
     let &Args { runs, data_mb: data_mb_per_server, ref window_kib, quick } = args;
     let quick_size = real::Size { runs: 2, data_mb_per_server: 3 };
@@ -33,7 +33,7 @@ pub async fn measure(args: &Args) -> Result<real::Report, Failure> {
     Ok(real::run(size, window_kib, &host).await?)
 }
 
-/// Serves as one host of the benchmark, until stdin ends.
+/// Serves as one host of the benchmark `flows-real`: takes orders from stdin and replies on stdout, until stdin ends.
 pub async fn host() -> Result<(), Failure> {
     let serve = || real::host::serve(BufReader::new(std::io::stdin()), std::io::stdout());
     let failed = |cause: &(dyn std::error::Error + 'static)| {

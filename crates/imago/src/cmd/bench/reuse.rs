@@ -26,7 +26,7 @@ pub struct References {
 }
 
 impl References {
-    /// Returns the size of the benchmark.
+    /// Returns the size of the benchmark: its trace, the sample, and the number of runs.
     pub fn size(&self) -> Size {
         let &Self { references, keys, skew, samples, runs, quick } = self;
         if quick {

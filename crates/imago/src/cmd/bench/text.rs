@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Formats the figures of a report, one per line, then its tables. Other nested values are only in
-/// the JSON output.
+/// Formats a report: its single figures, one per line, then its tables. Other nested values are only in the JSON
+/// output.
 pub fn text(report: &Value) -> String {
     let mut text = String::new();
     for (name, value) in report.as_object().into_iter().flatten() {
@@ -36,7 +36,7 @@ pub fn text(report: &Value) -> String {
     text
 }
 
-/// Lists of a report that are shown as tables, with the columns of each.
+/// Lists of a report that are shown as tables: the name of the list, and the columns of its table.
 const TABLES: &[(&str, &[&str])] = &[
     (
         "learned",
@@ -304,7 +304,7 @@ const TABLES: &[(&str, &[&str])] = &[
     ("judged", &["round", "to", "predicted", "realised", "noise"]),
 ];
 
-/// Formats rows as a table, words left-aligned and other values right-aligned. Columns that no row
+/// Formats rows as a table with these columns, words left-aligned and other values right-aligned. Columns that no row
 /// has are left out.
 fn columns_of(rows: &[Value], columns: &[&str]) -> String {
     let is_there = |column: &&&str| rows.iter().any(|row| !inside(row, column).is_null());
@@ -316,12 +316,13 @@ fn columns_of(rows: &[Value], columns: &[&str]) -> String {
     crate::table::table(&columns, lines, &right)
 }
 
-/// Returns the value of a row's column; a name with dots is a path through nested objects.
+/// Returns the value in a column of a row, `null` if the row has none; a column name with dots is a path through
+/// nested objects.
 fn inside<'a>(row: &'a Value, column: &str) -> &'a Value {
     column.split('.').fold(row, |value, name| &value[name])
 }
 
-/// Formats a number, boolean or string briefly; None for any other value.
+/// Formats a number, a boolean or a string briefly; `None` for any other value.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::Number(number) if number.is_f64() => number.as_f64().map(short),
@@ -331,15 +332,14 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// Formats a value as [`scalar`] does, or a list of such values with "-" for the others; None for
-/// any other value.
+/// Formats a value as [`scalar`] does, or a list of such values with "-" for the others; `None` for any other value.
 fn shown(value: &Value) -> Option<String> {
     let Value::Array(all) = value else { return scalar(value) };
     let all = all.iter().map(|one| scalar(one).unwrap_or_else(|| "-".to_owned()));
     Some(all.collect::<Vec<_>>().join(" "))
 }
 
-/// Formats a number with three decimals, or as many as give three significant digits.
+/// Formats a number with three decimals, or with as many as give three significant digits if it is smaller.
 fn short(number: f64) -> String {
     let zeros = if number == 0.0 { 0.0 } else { -number.abs().log10().floor() - 1.0 };
     let decimals = 3 + zeros.clamp(0.0, 9.0) as usize;

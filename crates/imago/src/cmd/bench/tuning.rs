@@ -85,7 +85,7 @@ pub struct Scenarios {
 }
 
 impl Scenarios {
-    /// Replays the scenarios, and draws the figures.
+    /// Replays the scenarios of the figures, draws them if a folder is given, and returns the report.
     pub async fn measure(&self) -> Result<scenarios::Report, Failure> {
         let &Self { days, jobs, draws, seed, quick, .. } = self;
         let (days, choosing_days, jobs, draws) =
@@ -108,12 +108,12 @@ needs a restart is refused, as phases of a minute leave no time for it.
 
 Example: imago bench run sophia-buses --pictures figures --json";
 
-/// Two configurations: one serves writes better, the other one scans.
+/// Two configurations that can be changed while nodes serve, as TOML: one serves writes better, the other one scans.
 const LIVE: &str = include_str!("../../../../tune/data/cassandra-5-live.toml");
 /// Heap of each node in the benchmark of live changes, in MB.
 const HEAP_MB: u32 = 256;
-/// Heap of each node in the benchmark of rolling changes, in MB: these nodes have many files to
-/// merge.
+/// Heap of each node in the benchmark of rolling changes, in MB: more than in that of live changes, since these nodes
+/// have many files to merge.
 const ROLLED_HEAP_MB: u32 = 512;
 
 /// Size of the benchmark of buses.
@@ -165,7 +165,7 @@ impl Buses {
         size
     }
 
-    /// Starts the nodes, and runs the measurements.
+    /// Starts the Cassandra nodes, runs the benchmark of buses on them, and returns its report.
     pub async fn measure(&self, context: &Context) -> Result<buses::Report, Failure> {
         let configurations = match &self.configurations {
             Some(path) => configurations::read::<Cassandra>(path),
@@ -203,7 +203,8 @@ impl Buses {
     }
 }
 
-/// Returns the specification of `nodes` Cassandra nodes, each in a rack of its own.
+/// Returns the specification of `nodes` Cassandra nodes, each in a rack of its own; `cpu_percent` limits the
+/// processor of each node, in percent of one, and 0 is no limit.
 fn nodes(name: &str, nodes: u8, cpu_percent: u16, heap_mb: u32) -> CassandraSpec {
     eprintln!("starting {nodes} Cassandra nodes, one after the other");
     CassandraSpec {
@@ -240,7 +241,7 @@ pub struct Rolls {
 }
 
 impl Rolls {
-    /// Starts the nodes, and runs the measurements.
+    /// Starts the Cassandra nodes, runs the benchmark of rolls on them, and returns its report.
     pub async fn measure(&self, context: &Context) -> Result<rolling::Report, Failure> {
         let &Self { rate, beside, rows, nodes: of, cpu_percent, quick, .. } = self;
         let (beside_s, rows) = if quick { (5, 1_000) } else { (beside, rows) };
@@ -296,7 +297,7 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// Starts the servers, and runs the measurements.
+    /// Starts the Redis servers, runs the benchmark of jobs on them, and returns its report.
     pub async fn measure(&self, context: &Context) -> Result<redis::Report, Failure> {
         let &Self { rounds, memory_mb, operations, masters, replicas, seed, quick, .. } = self;
         let size =

@@ -1,4 +1,4 @@
-//! `imago chain keys`.
+//! `imago chain keys`: draws the keys with which a chain begins.
 
 use std::io::{BufWriter, Write as _};
 
@@ -27,7 +27,7 @@ pub(super) struct Args {
     seed: u64,
 }
 
-/// Runs the command.
+/// Draws the keys and writes them to stdout, one per line.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let drawn = || {
         let keys = args.all.keys()?;

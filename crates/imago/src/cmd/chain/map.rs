@@ -1,4 +1,4 @@
-//! `imago chain map`.
+//! `imago chain map`: the map of a chained job, from keys on stdin to the next keys on stdout.
 
 use std::io::{BufReader, BufWriter};
 
@@ -11,7 +11,7 @@ use super::{failure, report_hadoop_counters};
 use crate::context::Context;
 use crate::exit::Failure;
 
-/// Size of the buffers for reading and writing, in bytes.
+/// Size of the buffers for stdin and stdout, in bytes.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
 /// The arguments.
@@ -38,7 +38,7 @@ pub(super) struct Args {
     level: u32,
 }
 
-/// Runs the command.
+/// Runs `imago chain map`: a map that fetches documents, or one level of a Merkle tree above its leaves.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let input = BufReader::with_capacity(BUFFER_BYTES, std::io::stdin());
     if args.level > 0 {

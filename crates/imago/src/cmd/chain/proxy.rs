@@ -1,4 +1,4 @@
-//! `imago chain proxy`.
+//! `imago chain proxy`: a cache in front of a router.
 
 use std::net::SocketAddr;
 
@@ -43,7 +43,8 @@ pub(super) struct Args {
     listen: SocketAddr,
 }
 
-/// Runs the command.
+/// Runs `imago chain proxy`: prints the address of the proxy, serves until the process is stopped, and prints the
+/// counts.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let cache = cache_options(&args.cache, args.cache_required, args.cache_ttl);
     let options = Options { uri: args.uri, namespace: args.ns, cache, listen: args.listen };

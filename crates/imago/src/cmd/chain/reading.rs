@@ -1,5 +1,5 @@
-//! The options of a job for reading: the cluster, the cache, the batches; and how it draws the next
-//! keys.
+//! The options with which a chained job reads (the cluster, the cache, the batches), and those with which it draws
+//! the next keys.
 
 use std::path::PathBuf;
 

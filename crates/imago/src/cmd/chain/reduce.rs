@@ -1,4 +1,4 @@
-//! `imago chain reduce`.
+//! `imago chain reduce`: the reduce of a chained job, from sorted lines on stdin to stdout.
 
 use std::io::{BufReader, BufWriter};
 
@@ -31,7 +31,7 @@ pub(super) struct Args {
     level: u32,
 }
 
-/// Runs the command.
+/// Runs `imago chain reduce`: writes each line once, or combines the nodes of a level of a Merkle tree.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let reducing = tokio::task::spawn_blocking(move || {
         let input = BufReader::with_capacity(BUFFER_BYTES, std::io::stdin());

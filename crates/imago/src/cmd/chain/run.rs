@@ -1,4 +1,4 @@
-//! `imago chain run`.
+//! `imago chain run`: a whole chained job in this process.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub(super) struct Args {
     length: u32,
 }
 
-/// Runs the command.
+/// Runs all phases of a chain and prints the report; writes the trace of its reads if one was requested.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let start = match args.keys.parse::<u64>() {
         Ok(count) => Start::Drawn { count, seed: args.seed },

@@ -68,30 +68,31 @@ fn cpu_share(text: &str) -> Result<f64, String> {
     if cpu >= 0.01 { Ok(cpu) } else { Err("a site needs 0.01 of a core at least".to_owned()) }
 }
 
-/// The result of the demo.
+/// The result of the demo: throughput without and with adaptation, and the check of all acknowledged transactions.
 #[derive(Debug, Serialize)]
 struct Summary {
     sites: u16,
-    /// Mean throughput, in transactions/s, over the spans of each load given below.
+    /// Mean throughput of the load without adaptation, in transactions/s, over the seconds in
+    /// `throughput_off_seconds`; `throughput_on` is that of the load with adaptation.
     throughput_off: f64,
     throughput_on: f64,
     throughput_ratio: f64,
     throughput_off_seconds: Vec<Span>,
     throughput_on_seconds: Vec<Span>,
-    /// Second of the load with adaptation in which the hotspot moved.
+    /// Second of the load with adaptation in which the hotspot moved, counted from the start of that load.
     shift_s: u32,
-    /// Time from the move until throughput recovered, in seconds; None if it had not recovered at
-    /// the end.
+    /// Time from the move of the hotspot until throughput recovered, in seconds; `None` if it had not recovered at
+    /// the end of the load.
     recover_s: Option<usize>,
-    /// Number of design changes made by adaptation, and of those that it reverted.
+    /// Number of changes of the store's design that adaptation made, of which it reverted `undone`.
     changes: u64,
     undone: u64,
     partitions: usize,
-    /// Acknowledged transactions of both loads; all further fields are also of both.
+    /// Number of acknowledged transactions in both loads together; all further fields are also of both loads.
     acknowledged: u64,
-    /// Share of acknowledged transactions whose procedure ran at one site, from 0 to 1.
+    /// Share of the acknowledged transactions whose procedure ran at one site, from 0 to 1.
     single_site_share: f64,
-    /// Number of transactions that needed a design change before any site could run them.
+    /// Number of transactions that needed a change of the store's design before any site could run them.
     brought_together: u64,
     anomalies: u64,
     lost: u64,
@@ -99,7 +100,7 @@ struct Summary {
 }
 
 const SITES: u16 = 4;
-/// Number of partitions of the random initial design.
+/// Number of partitions of the store's random initial design.
 const PARTITIONS: u64 = 32;
 
 impl Args {
@@ -127,7 +128,8 @@ impl Args {
     }
 }
 
-/// Runs the demo.
+/// Runs the load without adaptation, then with it, and prints the result. Fails if the store contradicts an
+/// acknowledged transaction.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let clock = Clock::start();
     // Cleared when the demo is interrupted.
@@ -160,7 +162,8 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     ))
 }
 
-/// Runs a load on a thread besides those of the runtime. It ends early if a stop is requested.
+/// Runs a load on a thread of its own and shows each second in `view`. The load ends early if the process is
+/// interrupted. Returns the outcome and the view.
 async fn load(
     setting: LoadSpec,
     mut view: View,

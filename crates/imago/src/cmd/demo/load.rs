@@ -18,7 +18,8 @@ use crate::exit::{Exit, Failure};
 
 pub(super) const NAMESPACE: &str = "shop.reviews";
 
-/// Starts the demo's mix of operations, and records their history in a file.
+/// Starts a load of the demo's mix of operations at `rate` operations per second, and records its history in the file
+/// `history`. The collection `ns` has the keys `0..documents`.
 pub(super) fn begin_load(
     documents: u64,
     rate: u32,
@@ -55,12 +56,12 @@ pub(super) fn begin_load(
     driver::start(options, Arc::new(source), recorder).map_err(|error| failed(&error))
 }
 
-/// Returns the elapsed time of the load, in ns.
+/// Returns the time since the start of a load, in ns.
 pub(super) fn load_ns(load: &Running<MongoTarget>) -> u64 {
     load.control().snapshot().elapsed_ms * 1_000_000
 }
 
-/// 99th percentiles of client latencies before and during a change, in ms.
+/// 99th percentiles of the latencies of clients' reads and writes before and during a change, in ms.
 pub(super) struct Latencies {
     pub(super) read_before: f64,
     pub(super) read_during: f64,
@@ -68,8 +69,8 @@ pub(super) struct Latencies {
     pub(super) write_during: f64,
 }
 
-/// Checks the final content against the history, and returns the verdict and the latencies before
-/// and during the copy.
+/// Checks the final content of `target` against the recorded history. Returns the verdict, and the latencies before
+/// and during the copy, whose start and end are given in ns since the start of the load.
 pub(super) async fn check(
     history: &Path,
     target: &MongoTarget,
@@ -95,8 +96,8 @@ pub(super) async fn check(
     Ok((checker.finish(), latencies))
 }
 
-/// Returns the 99th percentile in ms. Latencies count from the intended start, so that waiting for
-/// slow earlier operations is included.
+/// Returns the 99th percentile of latencies, in ms; 0 if there are none. Latencies count from the intended start of
+/// an operation, so that waiting for slow earlier operations is included.
 pub(super) fn p99_ms(mut latencies_ns: Vec<u64>) -> f64 {
     latencies_ns.sort_unstable();
     let at = (latencies_ns.len() * 99).div_ceil(100).saturating_sub(1);
@@ -108,8 +109,8 @@ pub(super) fn testbed(error: &imago_testbed::Error) -> Failure {
         .help("`make setup` installs what the testbed needs")
 }
 
-/// The result of the check of all acknowledged operations and the effect on clients, as part of a
-/// demo's summary.
+/// The part of a demo's summary about its clients: the check of all acknowledged operations, and the latencies and
+/// gaps that clients noticed.
 #[derive(Debug, Serialize)]
 pub(super) struct Checked {
     pub documents: u64,
@@ -151,7 +152,7 @@ impl Checked {
     }
 }
 
-/// Stops the load, and returns its report once every operation was answered or given up.
+/// Stops a load, and returns its report once every operation was answered or given up.
 pub(super) async fn finish(load: Running<MongoTarget>) -> Result<Report, Failure> {
     load.control().stop();
     let finished = load.finish().await;
@@ -160,7 +161,7 @@ pub(super) async fn finish(load: Running<MongoTarget>) -> Result<Report, Failure
     Ok(report)
 }
 
-/// Returns the limits for a bulk of `mb_s` MB/s; 0 paces it by the latencies of clients.
+/// Returns the limits for a bulk copy of `mb_s` MB/s; 0 paces the copy by the latencies of clients.
 pub(super) fn limits(mb_s: u32) -> Limits {
     match mb_s {
         0 => Limits { is_paced: true, ..Limits::default() },
@@ -168,7 +169,7 @@ pub(super) fn limits(mb_s: u32) -> Limits {
     }
 }
 
-/// The start of the demo, and output lines with the time since then.
+/// The time of a demo's start, and output lines with the time since then.
 pub(super) struct Clock(Instant);
 
 impl Clock {

@@ -56,14 +56,14 @@ pub(super) struct Migration {
     picture: Option<PathBuf>,
 }
 
-/// Parses the name of an SVG file, which must end in .svg.
+/// Parses the path of an SVG file, which must end in .svg.
 fn svg(text: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(text);
     let is_svg = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg"));
     if is_svg { Ok(file) } else { Err("the picture is an SVG: end the name in .svg".to_owned()) }
 }
 
-/// The result of the demo.
+/// The result of the demo of a migration: durations, differences, and the check of the clients' operations.
 #[derive(Debug, Serialize)]
 struct Summary {
     #[serde(flatten)]
@@ -74,7 +74,8 @@ struct Summary {
     verify_s: f64,
     write_block_ms: u64,
     drain_ms: u64,
-    /// Ratio of the 99th percentile of latencies during the copy to that before.
+    /// Ratio of the 99th percentile of read latencies during the copy to that before the copy; `p99_ratio_writes` is
+    /// that of write latencies.
     p99_ratio_reads: f64,
     p99_ratio_writes: f64,
     total_s: f64,
@@ -82,7 +83,8 @@ struct Summary {
     picture: Option<PathBuf>,
 }
 
-/// Runs the demo.
+/// Runs the demo of a migration and prints its result. Fails if the copy differs or contradicts an acknowledged
+/// operation.
 pub(super) async fn run(args: &Migration, context: &Context) -> Result<(), Failure> {
     let clock = Clock::start();
     let (old, new) = start_clusters(args, &clock).await?;
@@ -195,7 +197,7 @@ async fn start_clusters(args: &Migration, clock: &Clock) -> Result<(Cluster, Clu
     Ok((old, new))
 }
 
-/// Fills the old cluster, and flushes its files to disk.
+/// Fills the collection `ns` of the old cluster with `documents` documents, and flushes the cluster's files to disk.
 async fn fill(
     old: &Cluster,
     ns: &Namespace,
@@ -231,7 +233,7 @@ async fn create_job(
     Ok((id, plan))
 }
 
-/// Compares all documents of both sides.
+/// Compares all documents of the collection at both clusters, and returns the report.
 async fn compare(clusters: &Clusters, plan: &Plan) -> Result<Report, Failure> {
     let pairs = preflight::pairs(plan, &clusters.source, &clusters.destination);
     let pairs = pairs.await?;
@@ -241,7 +243,7 @@ async fn compare(clusters: &Clusters, plan: &Plan) -> Result<Report, Failure> {
     Ok(verify(&pair.source, &pair.destination, &spec, &control, &mut watch).await?)
 }
 
-/// Cuts the job over; `switch` moves the clients to the new cluster.
+/// Cuts the job over; `switch` moves the clients to the new cluster and is called under the write block.
 async fn cut_over(
     clusters: &Clusters,
     id: &JobId,
@@ -268,7 +270,7 @@ async fn cut_over(
     Ok(cutover::cutover(clusters, run, &me, &options, hook).await?)
 }
 
-/// Runs the job until another process takes it over.
+/// Runs the copy job in this process until another process takes it over.
 async fn follow(clusters: &Clusters, id: &JobId, context: &Context) -> Result<(), Failure> {
     let options = options(&WorkArgs::default());
     let led = copy::coordinate(clusters, id, &options, context.events(), &context.cancel);
@@ -298,7 +300,8 @@ fn early() -> Failure {
     Failure::new(Exit::Failed, "demo", "the copy ended before it was cut over")
 }
 
-/// Draws the latencies of clients, with labels at the given moments of the load.
+/// Draws the latencies of clients from the recorded history into the SVG file `file`, with labels at `moments`, in ns
+/// since the start of the load. Returns the path of the file.
 fn draw(file: &Path, history: &Path, moments: &[(u64, &'static str)]) -> Result<PathBuf, Failure> {
     let mut operations = Vec::new();
     let seconds = |ns: u64| ns as f64 / 1e9;

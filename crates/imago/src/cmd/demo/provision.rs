@@ -54,27 +54,27 @@ const LENGTH: u32 = 8;
 const WORKERS: u32 = 4;
 const BATCH: u32 = 512;
 const PROBE_S: u32 = 30;
-/// Number of runs of each shape.
+/// Number of runs of the job on each measured shape.
 const RUNS: u32 = 2;
 
-/// The result of the demo.
+/// The result of the demo: the advice, and measured times of three shapes beside their predictions.
 #[derive(Debug, Serialize)]
 struct Summary {
-    /// The recommendation, in one sentence.
+    /// The recommended shape and its reason, in one sentence.
     advice: String,
     deadline_s: f64,
-    /// Median of the absolute relative errors of predicted times, over the three shapes.
+    /// Median of the absolute relative errors of the predicted times, over the three shapes; 0.1 is 10 %.
     time_error_median: f64,
     time_error_max: f64,
-    /// Number of keys recorded in all phases.
+    /// Number of keys that the recorded chain read, over all phases.
     keys: u64,
-    /// The reason why CPU limits were not applied to members; None if they were.
+    /// The reason why the CPU limits of database servers were not applied; `None` if they were.
     unshared: Option<String>,
     measured: Vec<Compared>,
     total_s: f64,
 }
 
-/// Runs the demo. The servers are removed when it returns.
+/// Runs the demo and prints its result. The servers that it started are removed when it returns.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.keys > args.documents {
         let told = format!("{} keys cannot be drawn from {} documents", args.keys, args.documents);
@@ -130,8 +130,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&summary, in_words)
 }
 
-/// Returns the shape that meets the deadline, computed from the trace and the probe in the files
-/// next to `out`.
+/// Returns the advice for the deadline, computed from the trace and the probe in the files next to `out`.
 fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
     let failed = |cause: &(dyn std::error::Error + 'static)| {
         Failure::new(Exit::Failed, "plan", "cannot plan by what was recorded").because(cause)

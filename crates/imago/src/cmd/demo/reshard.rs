@@ -50,13 +50,13 @@ pub struct Args {
     mb_s: u32,
 }
 
-/// The result of the demo.
+/// The result of the demo of a change of shard key: durations, predictions, and the check of the clients' operations.
 #[derive(Debug, Serialize)]
 struct Summary {
     #[serde(flatten)]
     checked: Checked,
-    /// Number of documents in which the shadow differed from the collection before the rename. A
-    /// job that finds one stops, so it is 0 in a demo that succeeds.
+    /// Number of documents in which the shadow collection differed from the original before the rename. A job that
+    /// finds one stops, so the number is 0 in a demo that succeeds.
     different: u64,
     compared: u64,
     chunks: usize,
@@ -66,9 +66,10 @@ struct Summary {
     write_block_ms: Option<u64>,
     drain_ms: Option<u64>,
     rename_ms: Option<u64>,
-    /// Steps of the write block, in order.
+    /// The steps of the write block with their durations, in order.
     block_steps: Vec<BlockStep>,
-    /// Predicted duration of the write block, and the duration of a bare rename before it, in ms.
+    /// Predicted duration of the write block, in ms, and duration of a bare rename before the block
+    /// (`bare_rename_ms`); both are `None` if no rename was tried before it.
     predicted_block_ms: Option<u64>,
     bare_rename_ms: Option<u64>,
     reads_succeeded_percent: f64,
@@ -76,13 +77,14 @@ struct Summary {
     total_s: f64,
 }
 
-/// Cache size of each server, in MB: the collection, its shadow and the oplog fit, so that no
-/// operation waits for pages to be written.
+/// Cache size of each server, in MB: the collection, its shadow collection and the oplog fit, so that no operation
+/// waits for pages to be written.
 const CACHE_MB: u32 = 2_048;
 const OLD_KEY: &str = "productID";
 const NEW_KEY: &str = r#"{"userID": 1}"#;
 
-/// Runs the demo.
+/// Runs the demo of a change of shard key and prints its result. Fails if the collection contradicts an acknowledged
+/// operation.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let clock = Clock::start();
     clock.say(&format!(
@@ -167,7 +169,8 @@ async fn start_cluster(args: &Args) -> Result<Cluster, Failure> {
     started.map_err(|error| testbed(&error))
 }
 
-/// Shards the empty collection by the old key, with an equal share on each shard.
+/// Shards the empty collection `ns` by the old key, so that each shard gets an equal share of the `documents`
+/// documents.
 async fn shard(
     cluster: &Endpoint,
     ns: &Namespace,
@@ -204,8 +207,8 @@ async fn change(
     Ok(reshard::run(cluster, run, &options).await?)
 }
 
-/// Returns the percentage of operations that the database answered, with a document or with none
-/// found.
+/// Returns the percentage of operations that the database answered, with a document or with the reply that there is
+/// none.
 fn percent(tally: &Tally) -> f64 {
     let answered = tally.ok + tally.not_found;
     (100_000.0 * answered as f64 / tally.total().max(1) as f64).round() / 1_000.0

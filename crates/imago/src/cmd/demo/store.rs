@@ -40,7 +40,7 @@ pub struct Args {
     seed: u64,
 }
 
-/// The result of the demo.
+/// The result of the demo of a store: the changes of its design, and the check of the clients' transactions.
 #[derive(Debug, Serialize)]
 struct Summary {
     sites: u16,
@@ -51,7 +51,7 @@ struct Summary {
     appends: u64,
     partitions: usize,
     operators: BTreeMap<&'static str, Times>,
-    /// Time from the crash of a site until it took part again, in ms.
+    /// Time from the crash of a site until the site took part in the store again, in ms.
     site_down_ms: f64,
     p99_ms_before: f64,
     p99_ms_during: f64,
@@ -64,14 +64,14 @@ struct Summary {
 }
 
 const SITES: u16 = 4;
-/// Delay of a client after each transaction, and interval of the probe.
+/// Delay of a client after each transaction; `PROBE_EVERY` is the interval between two operations of the probe.
 const PAUSE: Duration = Duration::from_millis(1);
 const PROBE_EVERY: Duration = Duration::from_millis(4);
-/// Time allowed for all design changes together, and for the return of a site.
+/// Maximum time for all design changes together; `BACK_WAIT` is that for the return of a crashed site.
 const CHANGES_WAIT: Duration = Duration::from_secs(15);
 const BACK_WAIT: Duration = Duration::from_secs(30);
 
-/// Runs the demo.
+/// Runs the demo of a store and prints its result. Fails if the store contradicts an acknowledged transaction.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let began = Instant::now();
     let say = |what: &str| eprintln!("{:6.1} s  {what}", began.elapsed().as_secs_f64());
@@ -152,8 +152,8 @@ async fn start(folder: std::path::PathBuf) -> Result<Arc<Store>, Failure> {
     Ok(Arc::new(started.map_err(|error| failed(&error))?))
 }
 
-/// Crashes the site that masters the most partitions, and waits until it takes part again. Returns
-/// the time in ms.
+/// Crashes the site that masters the most partitions, and waits until that site takes part again. Returns the time
+/// between, in ms.
 async fn crash(store: &Store, say: &impl Fn(&str)) -> Result<f64, Failure> {
     let map = store.map();
     let masters = |site: Site| map.design.partitions().filter(|it| it.master == site).count();
@@ -191,8 +191,8 @@ async fn judge(
     judged.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
-/// Returns the verdict of the second checker, and the names of the anomalies that either checker
-/// found.
+/// Returns the verdict of the second checker (`sound`, `unsound` or `undecided`), and the names of the anomalies that
+/// either checker found.
 fn opinions(verdict: &Verdict, opinion: CrossCheck) -> (&'static str, Vec<String>) {
     let mut names: Vec<String> = verdict.counts.keys().map(|kind| kind.name().into()).collect();
     let (word, more) = match opinion {

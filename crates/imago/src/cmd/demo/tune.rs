@@ -61,31 +61,33 @@ pub struct Args {
     clients: u16,
 }
 
-/// Measurements of the two configurations.
+/// The demo's two configurations of Cassandra, as TOML: `uploads` serves writes better, `analysis` serves scans
+/// better.
 const CONFIGURATIONS: &str = include_str!("../../../../tune/data/cassandra-5.toml");
 const NODES: u8 = 3;
 const HEAP_MB: u32 = 256;
 const TABLE: (&str, &str) = ("shop", "reviews");
-/// Interval of the tuner, and the number of intervals that a plan looks ahead.
+/// Length of an interval in which the tuner observes the load; a plan looks [`LOOK_AHEAD`] of them ahead.
 const INTERVAL: Duration = Duration::from_secs(5);
 const LOOK_AHEAD: usize = 72;
 const WRITES: &str = "read=5,update=95";
 const SCANS: &str = "read=8,update=2,scan=90";
 
-/// The result of the demo.
+/// The result of the demo of tuning: the change of configuration, its gain, and the check of the clients' operations.
 #[derive(Debug, Serialize)]
 struct Summary {
     nodes: u8,
     before: String,
     after: String,
-    /// Relative gains in throughput; null if no change was judged in time.
+    /// Predicted gain in throughput, as a share of what the first configuration serves of the same mix; `None` if no
+    /// change was judged in time.
     predicted: Option<f64>,
     realised: Option<f64>,
-    /// Twice the standard error of `realised`.
+    /// Twice the standard error of `realised`; `None` if no change was judged in time.
     noise: Option<f64>,
     changes: u64,
     undone: u64,
-    /// Time from the stop of the first node to the return of the last one, in seconds.
+    /// Time from the stop of the first node to the return of the last one, in seconds; `None` if no change was made.
     roll_s: Option<f64>,
     operations: u64,
     acknowledged: u64,
@@ -97,7 +99,8 @@ struct Summary {
     total_s: f64,
 }
 
-/// Runs the demo. The nodes are removed when it returns, even when it is interrupted.
+/// Runs the demo of tuning and prints its result. Its Cassandra nodes are removed when it returns, even when it is
+/// interrupted.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let clock = Clock::start();
     let folder = tempfile::tempdir().map_err(|cause| {
@@ -159,8 +162,8 @@ async fn show(
     Ok(summed(&request, &summary, roll_s, &report, &checker.finish(), clock))
 }
 
-/// Applies the compaction of the first configuration to the table; its other settings are those
-/// with which nodes start.
+/// Applies the compaction settings of the first configuration to the table. Its other settings are those with which
+/// the nodes start.
 async fn begin_with(
     cluster: &TunedCluster,
     context: &Context,
@@ -181,7 +184,8 @@ async fn begin_with(
     Box::pin(roller.begin(&process(), &events, context.cancel.clone())).await.map(drop)
 }
 
-/// Returns the cluster with the configurations included in the program.
+/// Returns the cluster of `file` as the tuner needs it, with the configurations that ship with the program, in the
+/// order of `measurements`.
 fn tuned_cluster(file: ClusterFile, measurements: &Measurements) -> Result<TunedCluster, Failure> {
     let all =
         configurations::parse::<Cassandra>(CONFIGURATIONS).expect("what is shipped can be read");
@@ -205,7 +209,7 @@ fn request(args: &Args, trace: PathBuf) -> Request {
     }
 }
 
-/// Starts clients that write first and scan later, and records their history in a file.
+/// Starts clients that write first and scan later, and records their operations in the file `history`.
 fn load(
     args: &Args,
     target: CassandraTarget,
@@ -241,8 +245,8 @@ fn load(
     driver::start(options, Arc::new(target), recorder).map_err(|error| failed(&error))
 }
 
-/// Runs the tuner until a change was judged or the time is over. Returns its summary and the
-/// duration of the change in seconds, if there was one.
+/// Runs the tuner until a change of configuration was judged or the time is over. Returns its summary, and the
+/// duration of the change in seconds; `None` if there was no change.
 async fn tune(
     cluster: &TunedCluster,
     request: &Request,

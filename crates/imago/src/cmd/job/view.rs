@@ -11,43 +11,43 @@ use crate::render::{bytes, duration, grouped, line};
 /// A job's record, with the state derived from it at a given time.
 #[derive(Debug, Serialize)]
 pub struct View {
-    /// The record, serialized without its checkpoint, which is internal to the operation.
+    /// The job's record, serialized without its checkpoint, which is internal to the operation.
     #[serde(serialize_with = "flat", flatten)]
     pub record: Record,
-    /// Time since the job was created, in milliseconds.
+    /// Time since the job was created, in milliseconds by the servers' clock.
     age_ms: u64,
-    /// Time since the last heartbeat of the owner, in milliseconds; None without an owner.
+    /// Time since the last heartbeat of the job's owner, in milliseconds by the servers' clock; `None` without an
+    /// owner.
     silent_ms: Option<u64>,
-    /// True if a live process runs the job.
+    /// True if a process that still sends heartbeats runs the job.
     is_worked_at: bool,
-    /// Current activity, in words.
+    /// Current activity of the job, in words.
     doing: String,
-    /// The condition that the job waits for; None if it waits for none.
+    /// The condition that the job waits for, or the error with which it failed, in words; `None` if there is none.
     blocked_by: Option<String>,
-    /// State of the job's own write block at the source.
+    /// State of the write block that the job itself set at its source.
     write_block: WriteBlock,
-    /// True if a cut-over hook has started and its end is not recorded: clients may be at either
-    /// cluster.
+    /// True if a cut-over hook has started and its end is not recorded: clients may be at either cluster.
     hook_begun: bool,
-    /// True if a reshard requested its rename and the outcome is not recorded.
+    /// True if a reshard requested the rename of its collection and the outcome is not recorded.
     rename_requested: bool,
     /// Collections that joined the job since it was planned, and those that the source no longer has.
     #[serde(flatten)]
     catalog: CatalogChanges,
-    /// Recommended next step of the operator.
+    /// Recommended next step of the operator, in words.
     next: String,
 }
 
-/// State of a job's own write block at its source.
+/// State of the write block that a job itself set at its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum WriteBlock {
-    /// The job has set no block, or has lifted it.
+    /// The job has set no write block, or has lifted it.
     None,
-    /// The job is setting a block, or its process died before lifting it: the next process that
-    /// runs the job lifts it.
+    /// The job is setting a write block, or its process died before lifting it: the next process that runs the job
+    /// lifts it.
     MayStand,
-    /// The cut-over left the block in place, for the operator to lift.
+    /// The cut-over left the write block in place, for the operator to lift.
     Stands,
 }
 
@@ -80,8 +80,8 @@ fn flat<S: serde::Serializer>(record: &Record, to: S) -> Result<S::Ok, S::Error>
 }
 
 impl View {
-    /// Creates the view of a record at `now_ms` by the servers' clock, in ms since the Unix epoch.
-    /// An owner without a heartbeat for `stale_after_ms` ms counts as dead.
+    /// Creates the view of a record at the time `now_ms` by the servers' clock, in ms since the Unix epoch. An owner
+    /// without a heartbeat for `stale_after_ms` ms counts as dead.
     pub fn new(record: Record, now_ms: u64, stale_after_ms: u64) -> Self {
         let silent = |since_ms: u64| now_ms.saturating_sub(since_ms);
         let silent_ms = record.owner.as_ref().map(|owner| silent(owner.heartbeat_at_ms));
@@ -134,23 +134,23 @@ impl View {
         }
     }
 
-    /// Returns the name of the process that runs the job; None if there is none.
+    /// Returns the name of the live process that runs the job; `None` if there is none.
     pub fn living_owner(&self) -> Option<&str> {
         self.record.owner.as_ref().filter(|_| self.is_worked_at).map(|owner| &*owner.process)
     }
 
-    /// Returns the time of the owner's last heartbeat by the servers' clock, in ms since the Unix
-    /// epoch; None without an owner.
+    /// Returns the time of the owner's last heartbeat by the servers' clock, in ms since the Unix epoch; `None`
+    /// without an owner.
     pub fn beat(&self) -> Option<u64> {
         self.record.owner.as_ref().map(|owner| owner.heartbeat_at_ms)
     }
 
-    /// Returns the state of the job.
+    /// Returns the state of the job, as its record has it.
     pub fn state(&self) -> &State {
         &self.record.state
     }
 
-    /// Formats everything that is known, one fact per line.
+    /// Formats all facts about the job for a person, one per line.
     pub fn in_words(&self) -> String {
         let Record { id, kind, state, progress, control, limits: limited, .. } = &self.record;
         let mut facts = vec![
@@ -199,7 +199,7 @@ impl View {
         }
     }
 
-    /// Formats the state. A record says "running" until a process changes it, even if its owner is
+    /// Formats the job's state in words. A record says "running" until a process changes it, even if its owner is
     /// dead.
     fn state_in_words(&self) -> String {
         let Record { id, state, .. } = &self.record;
@@ -248,7 +248,7 @@ pub fn table(views: &[View]) -> String {
     crate::table::table(&headings, views.iter().map(View::row), &[])
 }
 
-/// Formats the speed limits in words.
+/// Formats the speed limits of a job in words.
 pub fn limits(limits: &Limits) -> String {
     let parts = [
         limits.documents_s.map(|rate| format!("{} documents/s", grouped(rate))),

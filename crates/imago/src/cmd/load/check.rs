@@ -1,5 +1,5 @@
-//! `imago load check`: checks whether the content of a collection is consistent with a recorded
-//! history. `imago load history`: prints the recording.
+//! `imago load check`: checks whether the content of a collection is consistent with a recorded history. `imago load
+//! history`: prints the recorded history.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::exit::cluster_failure;
 use crate::exit::{Exit, Failure};
 
-/// Number of printed examples of each kind of fault; `--json` has more of them.
+/// Maximum number of printed examples of each kind of anomaly; `--json` has more of them.
 const SHOWN_MAX: usize = 5;
 
 /// The recording and the collection to check.
@@ -54,7 +54,8 @@ fn unreadable(error: &HistoryError) -> Failure {
     Failure::from_error(exit, "history", error)
 }
 
-/// Checks a collection.
+/// Checks the content of a collection, table or set of records against a recorded history, and prints the verdict.
+/// Fails if they contradict each other.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let path = args.history;
     let reading = tokio::task::spawn_blocking(move || History::read(&path).map(Checker::new));
@@ -140,7 +141,7 @@ async fn show_records(
     redis::show_content(&connected.await?, checker).await
 }
 
-/// Formats the verdict for people.
+/// Formats the verdict of the check as text.
 fn summary(verdict: &Verdict) -> String {
     let counts = verdict.counts;
     let mut text = format!(
@@ -188,7 +189,7 @@ fn summary(verdict: &Verdict) -> String {
     text
 }
 
-/// Prints a recording as lines of JSON: the header, then one operation per line.
+/// Prints a recorded history as lines of JSON: the header, then one operation per line.
 pub(super) fn history(args: &HistoryArgs, context: &Context) -> Result<(), Failure> {
     let unwritable = |cause: serde_json::Error| {
         Failure::new(Exit::Failed, "output", "cannot write an entry as JSON").because(&cause)

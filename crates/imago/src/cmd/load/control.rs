@@ -25,28 +25,29 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Largest length of a line in either direction, in bytes.
+/// Maximum length of a line in either direction, in bytes; a longer one is cut off.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// Time allowed for a request, including the connection to a new cluster.
+/// Maximum time for one request, including the connection to a new cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time allowed for a load to end: operations in progress have their own deadline, and the history
-/// is closed after them.
+/// Maximum time for a load to end after a stop was requested: operations in progress have their own deadline, and the
+/// history is closed after them.
 const ENDS_WITHIN: Duration = Duration::from_secs(180);
 const ENDED_POLL: Duration = Duration::from_millis(20);
 
-/// Number of requests that are handled at once; further ones wait.
+/// Maximum number of requests that are handled at once; further ones wait.
 const CLIENTS_MAX: usize = 16;
 
-/// A request to a running load.
+/// A request to a running load through its control socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
-    /// Send all further operations to this cluster.
+    /// Send all further operations to the cluster at `uri`, and there to the collection `ns`; `None`: the same
+    /// collection as before.
     Switch { uri: String, ns: Option<Namespace> },
-    /// Send no further operations.
+    /// Send no further operations, and end the load.
     Stop,
-    /// Report the measurements so far.
+    /// Report the measurements of the load so far.
     Status,
 }
 
@@ -54,7 +55,7 @@ fn failed(what: String, cause: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::new(Exit::Failed, "control", what).because(cause)
 }
 
-/// A bound socket that does not serve yet. The socket file is removed when this is dropped.
+/// A bound control socket that does not serve yet. The socket file is removed when this is dropped.
 pub(super) struct Listener {
     listener: UnixListener,
     path: Removed,
@@ -70,7 +71,7 @@ impl Drop for Removed {
 }
 
 impl Listener {
-    /// Listens at the path. Replaces a socket that a dead process left there.
+    /// Binds a control socket at the path, for its owner alone. Replaces a socket that a dead process left there.
     pub(super) fn bind(path: &Path) -> Result<Self, Failure> {
         let what = || format!("cannot listen on the control socket {}", path.display());
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -86,7 +87,7 @@ impl Listener {
         Ok(Self { listener, path })
     }
 
-    /// Answers requests until the returned handle is dropped.
+    /// Answers requests until the returned handle is dropped. `connect` connects to another cluster for a switch.
     pub(super) fn serve<T: Target>(
         self,
         control: Control<T>,
@@ -112,16 +113,16 @@ impl Listener {
     }
 }
 
-/// Connects to another cluster, and to another collection there if one is given.
+/// A function that connects to the cluster at a connection string, and to another collection there if one is given.
 pub(super) type Connect<T> = Box<dyn Fn(String, Option<Namespace>) -> Connecting<T> + Send + Sync>;
-/// A future that returns the new target, or the reason why it cannot be reached.
+/// A future that returns the new target of a load, or the reason why it cannot be reached.
 pub(super) type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
 
-/// The load that the socket controls.
+/// The load that a control socket controls.
 struct Steered<T> {
     control: Control<T>,
     connect: Connect<T>,
-    /// Held during a switch, so that switches are serialized.
+    /// The lock that is held during a switch to another cluster, so that switches are serialized.
     switching: Mutex<()>,
 }
 
@@ -133,7 +134,7 @@ async fn attend<T: Target>(stream: UnixStream, steered: Arc<Steered<T>>) {
     }
 }
 
-/// Removes a socket file without a listener; any other file is an error.
+/// Removes the socket file at `path`, which has no listener; a file of another kind is an error.
 fn remove_stale(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::FileTypeExt as _;
     match std::fs::symlink_metadata(path) {
@@ -181,14 +182,14 @@ async fn handle<T: Target>(request: Request, steered: &Steered<T>) -> Value {
     }
 }
 
-/// Sends a request to a running load, and prints the reply.
+/// Sends a request to the load whose control socket is at `path`, and prints the reply.
 pub(super) async fn ask(path: &Path, request: &Request, context: &Context) -> Result<(), Failure> {
     let answer = answered(path, request).await?;
     context.output.result(&answer, |answer| format!("{answer:#}"))
 }
 
-/// Stops a running load, and returns when its history is closed, so that `imago load check` can
-/// read it.
+/// Stops the load whose control socket is at `path`, and returns when its history is closed, so that `imago load
+/// check` can read it.
 pub(super) async fn stop(path: &Path, context: &Context) -> Result<(), Failure> {
     answered(path, &Request::Stop).await?;
     // The socket is removed last; one that a dead process left behind has no listener.

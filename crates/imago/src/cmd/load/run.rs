@@ -1,4 +1,4 @@
-//! `imago load`: fills the collection, runs the load, prints the measurements.
+//! `imago load`: fills the collection, runs the load, and prints the measurements.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::exit::cluster_failure;
 use crate::exit::{Exit, Failure};
 
-/// Runs a load to its end.
+/// Fills the collection, table or set of records that `--uri` and `--ns` name, and runs a load on it to its end.
 pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure> {
     let missing = |what| Failure::new(Exit::Usage, "usage", format!("--{what} is required"));
     let uri = args.uri.as_deref().ok_or_else(|| missing("uri"))?;
@@ -60,7 +60,7 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure>
     drive(&args, target, connect, options, recorder, context).await
 }
 
-/// Runs a load on a Cassandra table.
+/// Fills a Cassandra table and runs a load on it.
 async fn on_cassandra(
     args: &RunArgs,
     uri: &CassandraUri,
@@ -96,7 +96,7 @@ async fn on_cassandra(
     drive(args, target, connect, options, recorder, context).await
 }
 
-/// Runs a load on Redis records.
+/// Fills a Redis server or cluster with records and runs a load on them.
 async fn on_redis(
     args: &RunArgs,
     uri: &RedisUri,
@@ -129,7 +129,8 @@ async fn on_redis(
     drive(args, target, connect, options, recorder, context).await
 }
 
-/// Runs the operations, and prints the measurements.
+/// Runs the operations of a load on `target`, and prints the measurements. `connect` connects to another cluster, if
+/// the control socket requests a switch.
 async fn drive<T: Target>(
     args: &RunArgs,
     target: T,
@@ -189,7 +190,7 @@ fn options(args: &RunArgs) -> Result<Options, Failure> {
     Ok(options)
 }
 
-/// Converts the driver's error into the failure of the command.
+/// Converts an error of the load's driver into the failure of the command.
 fn ended(error: &DriverError) -> Failure {
     let exit = match error {
         DriverError::Option(_) => Exit::Usage,
@@ -198,7 +199,8 @@ fn ended(error: &DriverError) -> Failure {
     Failure::from_error(exit, "load", error)
 }
 
-/// Fills the collection, or checks that it is full, unless the user interrupts it.
+/// Fills the collection by `filling`, or checks that it is full, and shows the progress, unless the user interrupts
+/// it.
 async fn fill(
     args: &RunArgs,
     filling: impl AsyncFnOnce(&(dyn Fn(u64) + Sync)) -> Result<(), Failure>,
@@ -240,7 +242,7 @@ fn recorder(
         .map_err(|error: RecorderError| Failure::from_error(Exit::Failed, "history", &error))
 }
 
-/// Displays the load while it runs, and stops it if the user requests that.
+/// Displays a load while it runs, and stops it if the user requests that. Returns its report.
 async fn steer<T: Target>(running: Running<T>, context: &Context) -> Result<Report, Failure> {
     let control = running.control();
     let view = view::View::new(context);
@@ -265,7 +267,7 @@ fn ms(us: u64) -> String {
     format!("{:.1}", us as f64 / 1000.0)
 }
 
-/// Formats the report for people.
+/// Formats the report of a load as text.
 fn summary(report: &Report) -> String {
     let mut text = String::new();
     let seconds = report.elapsed_ms as f64 / 1000.0;

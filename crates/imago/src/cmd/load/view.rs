@@ -1,5 +1,5 @@
-//! The display of a running load, on stderr: one line rewritten in place on a terminal, lines of
-//! JSON if requested, nothing otherwise.
+//! The display of a running load, on stderr: one line rewritten in place on a terminal, lines of JSON if requested,
+//! nothing otherwise.
 
 use std::io::{IsTerminal, Write as _};
 use std::time::Duration;
@@ -11,23 +11,23 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::context::Context;
 use crate::options::ProgressMode;
 
-/// Interval between two updates of the display.
+/// Interval between two updates of the display of a load.
 pub(super) const PERIOD: Duration = Duration::from_millis(500);
 
-/// The display of a running load.
+/// The display of a running load, by its form.
 pub(super) enum View {
     Line(ProgressBar),
     Json,
     Nothing,
 }
 
-/// Returns true if lines are drawn: on a terminal, unless another display was requested.
+/// Returns true if a line is drawn in place: stderr is a terminal, and no other display of progress was requested.
 fn drawn(context: &Context) -> bool {
     let wanted = matches!(context.progress, ProgressMode::Auto | ProgressMode::Bar);
     wanted && std::io::stderr().is_terminal()
 }
 
-/// Returns a line of the terminal, or a hidden one.
+/// Makes a progress line of this template on the terminal, or a hidden one if nothing is drawn; `len` is its end.
 fn drawn_line(context: &Context, len: Option<u64>, template: &str) -> ProgressBar {
     let bar = if drawn(context) {
         context.bars.add(ProgressBar::with_draw_target(len, ProgressDrawTarget::stderr()))
@@ -38,7 +38,7 @@ fn drawn_line(context: &Context, len: Option<u64>, template: &str) -> ProgressBa
     bar.with_style(style)
 }
 
-/// Returns a progress bar for filling the collection.
+/// Returns a progress bar for filling the collection with this number of documents.
 pub(super) fn filling(context: &Context, documents: u64) -> ProgressBar {
     let template = "filling {bar:30} {human_pos} of {human_len} documents, {eta} left";
     drawn_line(context, Some(documents), template)
@@ -78,7 +78,7 @@ impl View {
     }
 }
 
-/// Formats the last second as a line.
+/// Formats the measurements of the last second, and the totals so far, as one line.
 fn line(snapshot: &Snapshot) -> String {
     let side = |name: &str, pick: fn(&Slot) -> &Part| {
         let parts = || snapshot.recent.iter().map(pick);

@@ -105,11 +105,12 @@ pub struct Args {
     seed: u64,
 }
 
-/// Shares in percent for one number of shards; a separate type, since clap takes a list for repeated values.
+/// The shares of the keys on each shard, in percent, for one number of shards. It is a separate type, since clap
+/// takes a list for repeated values.
 type Percent = Vec<f64>;
 
 impl Args {
-    /// Returns the cells to measure: each combination of the flags' values, once.
+    /// Returns the cells to measure: each combination of the flags' values (shards, replicas, cache, reads), once.
     fn cells(&self) -> Result<Vec<Cell>, Failure> {
         let mut shards: Vec<Vec<u32>> = self.shards.iter().map(|shards| even(*shards)).collect();
         for percent in &self.share {
@@ -141,7 +142,7 @@ impl Args {
         Ok(all)
     }
 
-    /// Returns the settings that all runs share.
+    /// Returns the settings that all measured runs share.
     fn common(&self) -> Common {
         Common {
             documents: self.documents,
@@ -157,7 +158,8 @@ impl Args {
     }
 }
 
-/// Runs the command: measures the cells and prints the result.
+/// Runs `imago provision measure`: measures the cells, or the servers that `--uri` names, and prints the comparison
+/// with the predictions.
 pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     if args.keys > args.documents {
         let told = format!("{} keys cannot be drawn from {} documents", args.keys, args.documents);
@@ -187,7 +189,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&outcome?, text)
 }
 
-/// Returns the result as text.
+/// Formats the measurements and the accuracy of their predictions as text.
 pub(super) fn text(outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(why) = &outcome.unshared {
@@ -207,7 +209,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
     text
 }
 
-/// Returns a table of cells, with the measured values and the predicted ones.
+/// Formats a table of cells, with the measured values and the predicted ones.
 pub fn rows(cells: &[Compared]) -> String {
     let row = |cell: &Compared| {
         let job_s = cell.measured.job_s;

@@ -100,17 +100,18 @@ pub struct Args {
     picture: Option<PathBuf>,
 }
 
-/// Shares in percent for one number of shards; a separate type, since clap takes a list for repeated values.
+/// The shares of the keys on each shard, in percent, for one number of shards. It is a separate type, since clap
+/// takes a list for repeated values.
 type Percent = Vec<f64>;
 
-/// Parses a deadline, which must be longer than zero.
+/// Parses a deadline, a time span that must be longer than zero.
 fn deadline(text: &str) -> Result<Duration, String> {
     let deadline = duration(text)?;
     if deadline.is_zero() { Err("the deadline must be above 0".into()) } else { Ok(deadline) }
 }
 
 impl Args {
-    /// Returns the settings of the plan. Shares and processors that are not given are those of the probe.
+    /// Returns the settings of the plan. Shares and numbers of processors that no flag gives are those of the probe.
     fn settings(&self, probe: &Probe) -> Result<Settings, Failure> {
         let mut shares = Shares::even();
         if self.probe.is_some() && probe.shards.len() > 1 {
@@ -162,7 +163,7 @@ impl Args {
     }
 }
 
-/// Runs the command: computes and prints the plan.
+/// Runs `imago provision plan`: computes the plan, draws it if requested, and prints it.
 pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let probe = probe(args.probe.as_deref())?;
     let settings = args.settings(&probe)?;
@@ -186,7 +187,7 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&advice, text)
 }
 
-/// Reads the probe of a file; without a file, returns the built-in probe.
+/// Reads the result of a probe from a file; `None`: returns the built-in probe.
 fn probe(file: Option<&Path>) -> Result<Probe, Failure> {
     let Some(file) = file else { return Ok(Probe::built_in()) };
     Probe::read(file).map_err(|error| {
@@ -206,19 +207,19 @@ fn torn_help(error: &trace::Error) -> Failure {
     }
 }
 
-/// Converts an error of the plan into a failure.
+/// Converts an error of the advice into a failure.
 fn refused(error: &Error) -> Failure {
     Failure::from_error(Exit::Usage, "plan", error)
 }
 
-/// Returns the command that makes shards even: equal numbers of chunks on each shard.
+/// Returns the shell command that makes shards even: a reshard to four chunks per shard of the advised shape.
 fn reshard(uneven: &UnevenReport, namespace: &str) -> String {
     let ns = if namespace.is_empty() { "DATABASE.COLLECTION" } else { namespace };
     format!("imago reshard run --uri \"$ROUTER\" --ns {ns} --chunks {}", 4 * uneven.shape.shards)
 }
 
-/// Draws the job's time over the size of the cache, one curve per number of shards. The curves have the replicas, reads
-/// and place of the cache of the advised shape.
+/// Draws the job's predicted time over the size of the cache into the SVG file `file`, one curve per number of
+/// shards. The curves have the replicas, the reads and the place of the cache of the advised shape.
 fn picture(file: &Path, advice: &Advice) -> Result<(), Failure> {
     let own = &advice.advised.shape;
     let mut by_shards: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
@@ -241,7 +242,7 @@ fn picture(file: &Path, advice: &Advice) -> Result<(), Failure> {
         .map_err(|error| Failure::from_error(Exit::Failed, "picture", &error))
 }
 
-/// Returns the advice as text.
+/// Formats the advice as text.
 fn text(advice: &Advice) -> String {
     let mut text = format!("{}\n", advice.advice);
     if let Some([low_s, high_s]) = advice.advised.interval_s {
@@ -296,7 +297,7 @@ fn time(s: f64) -> String {
     format!("{s:.digits$} s")
 }
 
-/// Returns the table of the Pareto front, with a mark on the advised shape.
+/// Formats the Pareto front as a table, in which `*` marks the advised shape.
 fn front(advice: &Advice) -> String {
     let priced = advice.ordered_by == "price";
     let row = |report: &Report| {

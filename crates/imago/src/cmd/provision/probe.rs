@@ -1,4 +1,4 @@
-//! `imago provision probe`: measures the cost of a request at each station.
+//! `imago provision probe`: measures the cost of a request at each station (client, cache, router, shard).
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub(super) struct Args {
     out: PathBuf,
 }
 
-/// Runs the command.
+/// Runs `imago provision probe`: measures the costs, writes them to the file and prints them.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let all = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
     // Redis runs commands in one thread.
@@ -82,7 +82,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&probe, text)
 }
 
-/// Returns the probe as text.
+/// Formats the result of a probe as text.
 fn text(probe: &Probe) -> String {
     let costs = &probe.costs;
     let rows = [
@@ -127,7 +127,7 @@ fn text(probe: &Probe) -> String {
     text
 }
 
-/// Returns a row of the table of costs, in microseconds.
+/// Returns a row of the table of costs: the station, its costs in microseconds, and their error.
 fn row(station: &str, cost: Measured) -> [String; 4] {
     [
         station.to_owned(),
@@ -137,7 +137,7 @@ fn row(station: &str, cost: Measured) -> [String; 4] {
     ]
 }
 
-/// Parses a station and its number of processors: `shard=0.3`.
+/// Parses the name of a station and its number of processors: `shard=0.3`.
 fn cores(text: &str) -> Result<(String, f64), String> {
     let wrong = || {
         format!(
@@ -152,7 +152,7 @@ fn cores(text: &str) -> Result<(String, f64), String> {
     if is_known && is_some { Ok((station.to_owned(), count)) } else { Err(wrong()) }
 }
 
-/// Converts an error into an exit code, a code for programs, and a message.
+/// Converts an error of the probe into a failure, with an exit code and a code for programs.
 fn failure(error: &Error) -> Failure {
     let (exit, code) = match error {
         Error::Read(chain::Error::Usage(_)) => (Exit::Usage, "usage"),

@@ -51,7 +51,8 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the command.
+/// Runs `imago provision record`: runs the job, records its reads and prints the report. Fails if the trace does not
+/// contain the whole job.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let request = Request {
         uri: args.uri,
@@ -74,7 +75,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     Err(Failure::new(exit, "job_failed", told))
 }
 
-/// Returns the report as text.
+/// Formats the report of a recording as text.
 fn text(report: &Report) -> String {
     let totals = &report.totals;
     let mut text = format!(
@@ -107,7 +108,7 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// Converts an error into an exit code, a code for programs, and a message.
+/// Converts an error of the recording into a failure, with an exit code and a code for programs.
 fn failure(error: &Error) -> Failure {
     let (exit, code) = match error {
         Error::Uri(_) => (Exit::Usage, "usage"),

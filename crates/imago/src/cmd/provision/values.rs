@@ -1,4 +1,4 @@
-//! Parsers of the values of flags: sizes, prices, processors, shares.
+//! Parsers of the values of flags that the verbs of `imago provision` share: sizes, prices, processors, shares.
 
 use imago_plan::provision::{Machine, Prices, Shares};
 
@@ -20,7 +20,7 @@ pub(super) enum ReadsArg {
     Nearest,
 }
 
-/// Parses a size and returns bytes: a number with KiB, MiB, GiB, or without a unit.
+/// Parses a size and returns it in bytes: a number with KiB, MiB, GiB, B, or without a unit.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
@@ -39,7 +39,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Parses `name=number,…`; each name must be in `names`, and appear once.
+/// Parses `name=number,…` into pairs; each name must be in `names`, and appear at most once.
 fn parts<'t>(text: &'t str, names: &[&str]) -> Result<Vec<(&'t str, f64)>, String> {
     let mut found: Vec<(&str, f64)> = Vec::new();
     for part in text.split(',') {
@@ -74,21 +74,21 @@ pub(super) fn prices(text: &str) -> Result<Prices, String> {
     Ok(Prices { core: of("core")?, gb: of("gb")? })
 }
 
-/// Processors of stations, each above 0; `None` for a station that is not given.
+/// Numbers of processors of stations as given by a flag, each above 0; `None` for a station that is not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cores {
-    /// Processors of all workers together.
+    /// Number of processors of all workers together.
     client: Option<f64>,
-    /// Processors of the cache.
+    /// Number of processors of the cache.
     cache: Option<f64>,
-    /// Processors of the router.
+    /// Number of processors of the router.
     router: Option<f64>,
-    /// Processors of each member of a shard.
+    /// Number of processors of each member of a shard.
     shard: Option<f64>,
 }
 
 impl Cores {
-    /// Returns the machine with the given numbers of processors in place of its own.
+    /// Returns `machine` with the given numbers of processors in place of its own.
     pub(super) fn over(self, machine: Machine) -> Machine {
         Machine {
             client_cores: self.client.unwrap_or(machine.client_cores),
@@ -99,7 +99,7 @@ impl Cores {
     }
 }
 
-/// Parses numbers of processors: `client=2,shard=0.3`.
+/// Parses numbers of processors of stations: `client=2,shard=0.3`.
 pub(super) fn cores(text: &str) -> Result<Cores, String> {
     let found = parts(text, &["client", "cache", "router", "shard"])?;
     if let Some((name, bad)) = found.iter().find(|(_, cores)| !(cores.is_finite() && *cores > 0.0))
@@ -110,13 +110,13 @@ pub(super) fn cores(text: &str) -> Result<Cores, String> {
     Ok(Cores { client: of("client"), cache: of("cache"), router: of("router"), shard: of("shard") })
 }
 
-/// Parses a number from 0 to 1.
+/// Parses a fraction, a number from 0 to 1.
 pub(super) fn fraction(text: &str) -> Result<f64, String> {
     let fraction = text.parse().ok().filter(|fraction| (0.0..=1.0).contains(fraction));
     fraction.ok_or_else(|| "it must be from 0 to 1".into())
 }
 
-/// Parses shares in percent: `44,56`.
+/// Parses the shares of the keys on each shard, in percent: `44,56`.
 pub(super) fn shares(text: &str) -> Result<Vec<f64>, String> {
     let number =
         |share: &str| share.trim().parse().map_err(|_| format!("`{share}` is not a number"));

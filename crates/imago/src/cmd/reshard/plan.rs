@@ -46,7 +46,7 @@ pub enum By {
 }
 
 impl By {
-    /// Converts to the library's type.
+    /// Converts the argument into the library's type of the engine that executes a reshard.
     pub fn parsed(self) -> Engine {
         match self {
             Self::Shadow => Engine::Shadow,
@@ -54,7 +54,7 @@ impl By {
         }
     }
 
-    /// Adds to a plan the warnings that apply to the engine.
+    /// Adds to a plan the warnings that apply to this engine.
     pub fn warn_in(self, plan: &mut Plan) -> Result<(), Failure> {
         match self.parsed() {
             Engine::Shadow => Ok(()),
@@ -120,7 +120,7 @@ enum Flows {
 }
 
 impl Shape {
-    /// Converts the arguments into the request to the library.
+    /// Converts the arguments into the library's request to reshard the collection `ns`.
     pub fn request(self, ns: Namespace) -> Request {
         Request {
             ns,
@@ -146,7 +146,7 @@ impl Shape {
     }
 }
 
-/// Makes a plan and prints it. Fails with exit code 4 if the plan has obstacles.
+/// Makes the plan of a reshard and prints it. Fails with exit code 4 if the plan has obstacles.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let cluster = Endpoint::connect(&args.uri, "cluster").await?;
     let (limits, request) = (args.speed.parsed()?, args.shape.request(args.ns));
@@ -156,7 +156,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     unobstructed(&plan)
 }
 
-/// Fails if a plan has obstacles.
+/// Fails if the plan of a reshard has obstacles, and names them.
 pub fn unobstructed(plan: &Plan) -> Result<(), Failure> {
     let obstacles: Vec<&Finding> = plan.obstacles().collect();
     let help = match &obstacles[..] {

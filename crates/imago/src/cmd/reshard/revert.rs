@@ -1,4 +1,4 @@
-//! `imago reshard revert`: reverses a reshard by another one.
+//! `imago reshard revert`: reverses a reshard that is done by another one.
 
 use imago_job::id::JobId;
 use imago_job::record::Limits;
@@ -32,7 +32,7 @@ pub struct Args {
     speed: Speed,
 }
 
-/// Plans the reverse reshard, creates a job for it and runs it.
+/// Plans the reverse of a reshard that is done, creates a job for it and runs the job.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.speed.parsed()?;
     let cluster = connect(&args.uri).await?;
@@ -45,7 +45,8 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     begin(&cluster, &plan, Engine::Shadow, limits, &args.work, context).await
 }
 
-/// Returns the warning for a job created before jobs recorded the UUID of their collection.
+/// Returns the warning for the revert of job `id`, which was created before jobs recorded the UUID of their
+/// collection.
 fn known_by_key(id: &JobId) -> Finding {
     Finding {
         weight: Weight::Warning,

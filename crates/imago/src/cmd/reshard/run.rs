@@ -121,18 +121,17 @@ enum BlockBy {
 }
 
 impl WorkArgs {
-    /// Returns the options with which `imago job resume` continues a job.
+    /// Returns the options with which `imago job resume` continues a reshard.
     pub fn usual() -> Self {
         Self { workers: 4, verify: Verify::Full, block: None, max_block_ms: 5_000 }
     }
 
-    /// Converts the arguments into the library's options for a new job.
+    /// Converts the arguments into the library's options for a new reshard.
     pub fn parsed(&self) -> reshard::Options {
         self.parsed_after(Block::default())
     }
 
-    /// Converts the arguments into the library's options for a job that was started with the given
-    /// block.
+    /// Converts the arguments into the library's options for a reshard that was started with the write block `begun`.
     fn parsed_after(&self, begun: Block) -> reshard::Options {
         reshard::Options {
             workers: usize::from(self.workers),
@@ -153,7 +152,7 @@ impl WorkArgs {
     }
 }
 
-/// Connects to the cluster.
+/// Connects to the cluster at the connection string `uri`.
 pub async fn connect(uri: &str) -> Result<Endpoint, Failure> {
     Ok(Endpoint::connect(uri, "cluster").await?)
 }
@@ -172,7 +171,7 @@ fn read(path: &Path) -> Result<Plan, Failure> {
     })
 }
 
-/// Creates a job and runs it.
+/// Plans a reshard or reads its plan from a file, creates a job for it and runs the job.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let limits: Limits = args.speed.parsed()?;
     let read = args.plan.as_deref().map(read).transpose()?;
@@ -187,7 +186,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     begin(&cluster, &plan, engine, limits, &args.work, context).await
 }
 
-/// Creates a job from a plan, unless the plan has obstacles, and runs it.
+/// Creates a job from the plan of a reshard, unless the plan has obstacles, and runs the job.
 pub async fn begin(
     cluster: &Endpoint,
     plan: &Plan,
@@ -201,13 +200,13 @@ pub async fn begin(
     work_at(cluster, &id, &work.parsed(), context, &plan.findings).await
 }
 
-/// Resumes a job.
+/// Resumes the job of a reshard in this process.
 pub async fn resume(args: Resume, context: &Context) -> Result<(), Failure> {
     let cluster = connect(&args.uri).await?;
     work(&cluster, &args.id, &args.work, context).await
 }
 
-/// Runs an existing job in this process until it ends.
+/// Runs an existing job of a reshard in this process until it ends.
 pub async fn work(
     cluster: &Endpoint,
     id: &JobId,
@@ -220,7 +219,7 @@ pub async fn work(
     work_at(cluster, id, &options, context, &[]).await
 }
 
-/// Runs a job as [`work`] does, after reporting the findings of its plan.
+/// Runs the job of a reshard as [`work`] does, after reporting the findings of its plan, and prints the outcome.
 async fn work_at(
     cluster: &Endpoint,
     id: &JobId,

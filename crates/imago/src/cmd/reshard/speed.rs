@@ -1,4 +1,4 @@
-//! Plans a reshard within the speed limits, so that clients are not slowed down too much.
+//! Planning of a reshard within the speed limits, so that clients are not slowed down too much.
 
 use imago_job::control::Control;
 use imago_job::record::Limits;
@@ -10,7 +10,7 @@ use imago_mongo::server::endpoint::Endpoint;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Makes a plan, reading documents no faster than the limits permit.
+/// Makes the plan of a reshard, reading documents no faster than the limits permit.
 pub async fn plan(
     cluster: &Endpoint,
     request: &Request,

@@ -64,12 +64,12 @@ pub struct SiteCpu {
     pub site_cpu: Option<f64>,
 }
 
-/// Where the sites of a store run.
+/// The place where the sites of a store run.
 #[derive(Clone, Copy)]
 pub enum SitesAt {
-    /// In the process of the store, each limited to this share of a core if given.
+    /// The sites run in the process of the store, each limited to this share of a core; `None`: without a limit.
     Local(Option<f64>),
-    /// In separate processes, which report to the router.
+    /// The sites run in separate processes, which report their measurements to the router.
     Remote,
 }
 
@@ -88,8 +88,8 @@ fn share(typed: &str) -> Result<f64, String> {
 }
 
 impl AdaptArgs {
-    /// Starts sampling, and adaptation if enabled, with the state in the store's folder if there is
-    /// one. Returns None if adaptation is off.
+    /// Starts the sampling of the store's sites and, unless it is off, the adaptation of the store's design, with the
+    /// state in `folder` if there is one. Returns `None` if adaptation is off.
     pub async fn start(
         &self,
         store: &Arc<Store>,
@@ -232,7 +232,7 @@ fn in_words(report: &AdaptReport) -> String {
     text
 }
 
-/// Formats where the planner's state is persisted, and failures of doing so.
+/// Formats the place where the planner's state is persisted, and failures of doing so.
 fn kept(report: &KeptReport) -> String {
     let mut text = match &report.file {
         Some(file) => format!("state stored in {}\n", file.display()),
@@ -244,7 +244,7 @@ fn kept(report: &KeptReport) -> String {
     text
 }
 
-/// Formats a decision in two lines.
+/// Formats a decision of the planner in two lines, or three if it reverts an earlier one.
 fn decided(decision: &DecisionReport) -> String {
     let at_s = decision.at_ms as f64 / 1_000.0;
     let operators = match &decision.operators[..] {

@@ -1,4 +1,4 @@
-//! `imago store design`, `split` and the others: requests by HTTP to a store that serves.
+//! `imago store design`, `split` and the others: requests by HTTP to the admin address of a store that serves.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
-/// Time allowed for a reply of the store; the store's own deadline for a change is shorter.
+/// Maximum time for a reply of the store; the store's own deadline for a change of its design is shorter.
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 /// The store.
@@ -60,7 +60,7 @@ pub async fn design(at: &Where, context: &Context) -> Result<(), Failure> {
     context.output.result(&report, in_words)
 }
 
-/// Decodes a reply of the store.
+/// Decodes the JSON of a store's reply into `T`.
 pub(super) fn understood<T: DeserializeOwned>(answer: Value) -> Result<T, Failure> {
     serde_json::from_value(answer).map_err(|cause| {
         Failure::new(Exit::Failed, "store_answer", "cannot parse the reply of the store")
@@ -155,7 +155,7 @@ fn in_words(report: &DesignReport) -> String {
     text
 }
 
-/// Sends a request: GET without a body, POST with one. Returns the reply.
+/// Sends a request to `/path` of the store's admin address: GET without a body, POST with one. Returns the reply.
 pub(super) async fn ask(
     at: &Where,
     path: &str,
@@ -165,12 +165,12 @@ pub(super) async fn ask(
     send_request(at, path, request).await
 }
 
-/// Sends a POST request without parameters. Returns the reply.
+/// Sends a POST request without parameters to `/path` of the store's admin address. Returns the reply.
 pub(super) async fn tell(at: &Where, path: &str) -> Result<Value, Failure> {
     post(at, path, serde_json::json!({})).await
 }
 
-/// Sends a POST request with a body. Returns the reply.
+/// Sends a POST request with this body to `/path` of the store's admin address. Returns the reply.
 pub(super) async fn post(at: &Where, path: &str, body: Value) -> Result<Value, Failure> {
     send_request(at, path, Some(body)).await
 }

@@ -1,5 +1,4 @@
-//! `imago store drain` and `add`: a drained site gives up its partitions and receives none until it
-//! is added again.
+//! `imago store drain` and `add`: a drained site gives up its partitions and receives none until it is added again.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::options::ProgressMode;
 
-/// Interval between two polls of a drain.
+/// Interval between two requests for the state of a drain.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Which site.
@@ -22,7 +21,7 @@ pub struct SiteAt {
     store: Where,
 }
 
-/// Drains a site, and waits until it holds nothing.
+/// Drains a site, and waits until the site holds no copies of partitions.
 pub async fn drain(at: SiteAt, context: &Context) -> Result<(), Failure> {
     let body = serde_json::json!({ "site": at.site });
     let mut report: DrainReport = admin::understood(admin::post(&at.store, "drain", body).await?)?;
@@ -86,7 +85,7 @@ fn stuck(report: &DrainReport) -> Failure {
     )
 }
 
-/// Takes a site into use again.
+/// Takes a drained site into use again.
 pub async fn add(at: SiteAt, context: &Context) -> Result<(), Failure> {
     admin::post(&at.store, "add", serde_json::json!({ "site": at.site })).await?;
     let done = serde_json::json!({ "done": "add", "site": at.site });

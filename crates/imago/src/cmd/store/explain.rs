@@ -19,8 +19,8 @@ fn change(of: Option<(f64, f64)>, scale: f64, unit: &str) -> String {
     )
 }
 
-/// Formats an explanation: the location of the partition, a table of sites and rules, and a
-/// sentence for each.
+/// Formats the explanation of one key: the location of its partition, a table of sites and rules, and a sentence for
+/// each rule.
 pub(super) fn in_words(explained: &Explanation) -> String {
     let named =
         |start: &str| if start.is_empty() { "(first)".to_owned() } else { start.to_owned() };

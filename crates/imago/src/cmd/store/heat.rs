@@ -62,17 +62,17 @@ impl Of {
     }
 }
 
-/// Ends of the scale, in accesses or ms of CPU time per second; smaller and larger values are drawn
-/// as the ends.
+/// Ends of the scale of heat, in accesses or ms of CPU time per second; smaller and larger values are drawn as the
+/// ends.
 const SCALE: (f64, f64) = (0.1, 100_000.0);
 
-/// Returns the position of a value on the scale, from 0 to 1; None for 0.
+/// Returns the position of a rate on the logarithmic scale, from 0 to 1; `None` for a rate of 0.
 fn on_scale(per_s: f64) -> Option<f64> {
     let (low, high) = (SCALE.0.log10(), SCALE.1.log10());
     (per_s > 0.0).then(|| ((per_s.log10() - low) / (high - low)).clamp(0.0, 1.0))
 }
 
-/// Formats the time of day, in UTC.
+/// Formats the time of day, in UTC, of a time in ms since the Unix epoch.
 fn clock(unix_ms: u64) -> String {
     let s = unix_ms / 1_000 % 86_400;
     format!("{:02}:{:02}:{:02}", s / 3_600, s / 60 % 60, s % 60)
@@ -94,7 +94,7 @@ fn shortened(key: &str, most: usize) -> String {
     format!("{begin}…{end}")
 }
 
-/// Formats the reads of key ranges over time as text, in at most `rows_max` rows.
+/// Formats the reads of a store's key ranges over time as text, in at most `rows_max` rows.
 pub fn reads_as_text(report: &HeatReport, rows_max: usize) -> String {
     text::map(report, Of::Reads, rows_max)
 }

@@ -1,4 +1,4 @@
-//! `imago store adapt`: shows the limits of adaptation, and changes them while the store serves.
+//! `imago store adapt`: shows the limits of a store's adaptation, and changes them while the store serves.
 
 use std::fmt::Write as _;
 

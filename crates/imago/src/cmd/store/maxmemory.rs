@@ -1,6 +1,6 @@
 //! `--maxmemory`: a number of bytes, with the units of Redis's configuration.
 
-/// Parses bytes as in `redis.conf`: `100mb` is 100 × 1024 × 1024, `100m` is 100 × 1000 × 1000.
+/// Parses a number of bytes as in `redis.conf`: `100mb` is 100 × 1024 × 1024, `100m` is 100 × 1000 × 1000.
 pub fn bytes(typed: &str) -> Result<u64, String> {
     let wrong = || "it is a number of bytes, such as 2gb, 500mb or 1073741824".to_owned();
     let lower = typed.to_ascii_lowercase();

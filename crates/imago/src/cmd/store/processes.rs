@@ -110,7 +110,8 @@ pub async fn router(args: RouterArgs, context: &Context) -> Result<(), Failure> 
     serve::serve(args, Process::Router(router), (adapt, SitesAt::Remote), context).await
 }
 
-/// Fails if the number of replicas is impossible with these sites or limits.
+/// Fails if `least`, the required number of replicas of a partition, is impossible with this number of sites, or
+/// above the limit `most`.
 fn check_replicas(least: u16, sites: u16, most: Option<u16>) -> Result<(), Failure> {
     let refused = |message: String, help: &str| {
         Err(Failure::new(Exit::Usage, "replicas_min", message).help(help))
@@ -133,7 +134,7 @@ fn secret(file: Option<&Path>) -> Result<String, Failure> {
     file.map_or(Ok(String::new()), |file| secrets::read(file, "secret_file", "secret"))
 }
 
-/// The line printed when a site starts to serve, or has lost its router.
+/// The line that a site process prints when it starts to serve, or has lost its router.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum SiteStatus {

@@ -1,4 +1,4 @@
-//! Secrets are read from files: other users of the machine can read a command line.
+//! Secrets of a store, which are read from files, since other users of the machine can read a command line.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use imago_store::admin::Token;
 
 use crate::exit::{Exit, Failure};
 
-/// Reads a secret from a file, without the line break at its end. `code` and `what` are used in the
-/// error.
+/// Reads a secret from a file, without the line break at its end. `code` and `what` identify the secret in an error:
+/// the code for programs, and its name.
 pub fn read(file: &Path, code: &'static str, what: &str) -> Result<String, Failure> {
     let read = std::fs::read_to_string(file).map_err(|cause| {
         let message = format!("cannot read the {what} in {}", file.display());
@@ -21,7 +21,7 @@ pub fn read(file: &Path, code: &'static str, what: &str) -> Result<String, Failu
     Ok(secret.to_owned())
 }
 
-/// Reads the token of the admin address from a file.
+/// Reads the token that protects the store's admin address from a file.
 pub fn token(file: &Path) -> Result<Token, Failure> {
     let text = read(file, "token_file", "token")?;
     Token::new(&text).map_err(|cause| {

@@ -108,7 +108,7 @@ pub struct ServeArgs {
     maxmemory: u64,
 }
 
-/// The line printed once clients can connect.
+/// The line that the process prints once clients can connect to the store.
 #[derive(Serialize)]
 struct Serving {
     listen: String,
@@ -141,8 +141,8 @@ pub(super) fn sync(typed: &str) -> Result<Sync, String> {
     }
 }
 
-/// The options of a router: its address for site processes, their shared secret, and the engine's
-/// options.
+/// The options of a router process: its address for site processes, the secret that it shares with them, the engine's
+/// options, and the least number of replicas of a partition.
 pub(super) struct RouterArgs {
     pub peers: SocketAddr,
     pub secret: String,
@@ -150,11 +150,12 @@ pub(super) struct RouterArgs {
     pub replicas_min: u16,
 }
 
-/// The role of a process.
+/// The role of a process of a store.
 pub(super) enum Process {
-    /// All sites in one process, with the memory limit of their rows in bytes; 0 means no limit.
+    /// The process runs all sites of the store; the field is the memory limit of their rows, in bytes, and 0 means no
+    /// limit.
     Whole(u64),
-    /// The router of sites in other processes.
+    /// The process is the router of sites that run in other processes.
     Router(RouterArgs),
 }
 
@@ -163,8 +164,7 @@ pub async fn run(args: ServeArgs, context: &Context) -> Result<(), Failure> {
     serve(args.serve, Process::Whole(args.maxmemory), (args.adapt, at), context).await
 }
 
-/// Serves a store, with all its sites or as their router, until it is interrupted or the store
-/// ends.
+/// Serves a store, with all its sites or as their router, until the process is interrupted or the store ends.
 pub(super) async fn serve(
     args: Args,
     process: Process,
@@ -242,7 +242,7 @@ pub(super) async fn serve(
     ended
 }
 
-/// A running store with all its sites, or a running router.
+/// A running store with all its sites in this process, or a running router with its store.
 enum Running {
     Store(Arc<Store>),
     Router(Router),
@@ -274,7 +274,7 @@ impl Running {
     }
 }
 
-/// Waits for an interrupt or for the end of the store, which is a failure.
+/// Waits for an interrupt, or for the end of the store, which is a failure with the remedy `help`.
 async fn wait_for_end(store: &Store, help: &str, context: &Context) -> Result<(), Failure> {
     loop {
         tokio::select! {
@@ -313,7 +313,7 @@ fn log_options(args: &Args) -> Result<Option<LogOptions>, Failure> {
     })
 }
 
-/// Returns advice for the operator of a store that ended by itself.
+/// Returns advice for the operator of a store that ended by itself, according to where its log is.
 fn help_after_an_end(log: Option<&LogOptions>) -> &'static str {
     match log {
         Some(LogOptions::Kafka { .. }) => {
@@ -345,8 +345,8 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// Returns the token of the admin address, if there is one. An address that other machines can
-/// reach must have one.
+/// Returns the token of the admin address; `None` if none is required. An address that other machines can reach must
+/// have one.
 fn token(args: &Args) -> Result<Option<Token>, Failure> {
     let token = args.admin_token_file.as_deref().map(secret::token).transpose()?;
     if token.is_none() && !args.admin.ip().to_canonical().is_loopback() {

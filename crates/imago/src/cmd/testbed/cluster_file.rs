@@ -8,8 +8,8 @@ use imago_testbed::{
     CassandraCluster, ContentSpec, Engine, Error, SingleSpec, redis_configuration_of,
 };
 
-/// Writes the cluster file next to the data of a Cassandra or Redis testbed, and returns its path;
-/// None for other databases.
+/// Writes the cluster file next to the data of a Cassandra or Redis testbed, and returns its path. Returns `None` for
+/// another database, or if the testbed has no folder.
 pub(in crate::cmd) fn write_cluster_file(
     standing: &RegistryEntry,
 ) -> Result<Option<PathBuf>, Error> {

@@ -152,7 +152,7 @@ pub(super) struct Cassandra {
     cpu_share: Option<u16>,
 }
 
-/// Parses a number of processors, such as 0.5, and returns it in percent of one.
+/// Parses a number of processors, such as 0.5, and returns it in percent of one processor.
 pub(in crate::cmd) fn cpu_percent(typed: &str) -> Result<u16, String> {
     let share: Option<f64> = typed.parse().ok().filter(|share| (0.0..=256.0).contains(share));
     let percent = share.map(|share| (share * 100.0).round() as u16);
@@ -167,7 +167,7 @@ fn parameter(typed: &str) -> Result<(String, String), String> {
 }
 
 impl Database {
-    /// Returns the testbed to start, and whether it runs in the foreground.
+    /// Returns the specification of the testbed to start, and true if it runs in the foreground.
     fn spec(self) -> Result<(ContentSpec, bool), Failure> {
         Ok(match self {
             Self::Mongodb(up) => {
@@ -224,7 +224,7 @@ impl LaunchArgs {
     }
 }
 
-/// Starts the requested servers, in the background or until Ctrl-C.
+/// Starts the requested servers, in the background or until Ctrl-C, and prints where they are.
 pub(super) async fn start(
     database: Database,
     registry: &Registry,
@@ -271,7 +271,8 @@ fn supervisor_command(spec: &ContentSpec) -> Result<tokio::process::Command, Fai
     Ok(command)
 }
 
-/// Runs the testbed that `start` requested in another process.
+/// Runs, as the supervisor process, the testbed that [`start`] requested in another process; `spec` is its
+/// specification as JSON.
 pub(super) async fn keep(
     spec: &str,
     registry: &Registry,
@@ -284,7 +285,7 @@ pub(super) async fn keep(
     launch::supervise_launched(spec, registry, stop).await.map_err(failure)
 }
 
-/// A testbed that has just started.
+/// The description of a testbed that has just started.
 #[derive(Serialize)]
 struct Summary<'a> {
     name: &'a str,
@@ -296,9 +297,9 @@ struct Summary<'a> {
     auth: bool,
     supervisor_pid: u32,
     nodes: Vec<&'a str>,
-    /// The reason why the requested CPU limits are not applied; None if they are.
+    /// The reason why the requested CPU limits are not applied; `None` if they are.
     cpu_share_missing: Option<&'a str>,
-    /// The file to pass to `imago tune roll`.
+    /// The cluster file to pass to `imago tune roll`; `None` for a database that cannot be tuned.
     cluster_file: Option<&'a Path>,
 }
 

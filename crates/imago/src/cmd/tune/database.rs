@@ -1,4 +1,4 @@
-//! The database that a command without a server is about.
+//! The kind of database that a command without a server is about.
 
 /// Named by `--database`; where there is a cluster file, that names it.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

@@ -1,5 +1,5 @@
-//! `imago tune decisions`, `hold` and `go-on`: the log of the decisions for a cluster, and the switch that suspends
-//! changes.
+//! `imago tune decisions`, `hold` and `go-on`: the log of tuning decisions for a cluster, and the switch that
+//! suspends changes of its configuration.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,7 @@ pub(super) struct Args {
     days: u16,
 }
 
-/// Runs `decisions`: lists the log of decisions.
+/// Runs `imago tune decisions`: prints the entries in the log of decisions for a cluster.
 pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> {
     let read = async {
         match args.kept.jobs().await? {
@@ -51,7 +51,7 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
     })
 }
 
-/// Explains the last decision: for each other configuration the reason why it is or is not changed to, and the outcome
+/// Prints the last decision for a cluster, with the reason for or against each other configuration, and the outcome
 /// of the last change.
 pub(super) async fn explain(kept: &ClusterArgs, context: &Context) -> Result<(), Failure> {
     let read = async {
@@ -92,40 +92,41 @@ pub(super) async fn explain(kept: &ClusterArgs, context: &Context) -> Result<(),
     })
 }
 
-/// The last decision, the last change, and whether changes are suspended, for programs.
+/// The last decision for a cluster, the last change, and whether changes are suspended, for programs.
 #[derive(Serialize)]
 struct Explained {
-    /// The process that suspended changes; null: changes are not suspended.
+    /// The process that suspended changes of the configuration; `None`: changes are not suspended.
     held_by: Option<String>,
-    /// The last decision; null: nothing was decided.
+    /// The last decision in the log; `None`: nothing was decided.
     decided: Option<Entry>,
-    /// The last entry about a change: its start, its end, or its outcome; null: no change was made.
+    /// The last log entry about a change (its start, its end, or its outcome); `None`: no change was made.
     changed: Option<Entry>,
 }
 
-/// Reads the decisions of the last `days` days.
+/// Reads the decisions of the last `days` days from a log, and whether changes are suspended.
 async fn decided(log: &impl DecisionLog, days: u16) -> Result<Decided, Error> {
     let entries = log.decisions(clock::now_ms() / 1_000, days).await?;
     Ok(Decided { held_by: log.suspended_by().await?, entries })
 }
 
-/// The log of decisions, for programs.
+/// The entries in the log of decisions for a cluster, for programs.
 #[derive(Serialize)]
 struct Decided {
-    /// The process that suspended changes; null: changes are not suspended.
+    /// The process that suspended changes of the configuration; `None`: changes are not suspended.
     held_by: Option<String>,
-    /// The entries of the log, the oldest first.
+    /// The entries of the log of decisions, the oldest first.
     entries: Vec<Entry>,
 }
 
-/// The reply of `hold` and `go-on`, for programs.
+/// The reply of `hold` and of `go-on` without a job, for programs.
 #[derive(Serialize)]
 struct HoldState {
-    /// True if changes are suspended.
+    /// True if changes of the configuration are suspended.
     is_held: bool,
 }
 
-/// Runs `hold` (`is_held`) or `go-on` without a job: suspends or resumes the changes of controllers.
+/// Runs `hold` (`is_held`) or `go-on` without a job: suspends or allows the changes that controllers make to a
+/// cluster's configuration.
 pub(super) async fn hold(
     kept: &ClusterArgs,
     is_held: bool,

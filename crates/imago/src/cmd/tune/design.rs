@@ -1,4 +1,4 @@
-//! `imago tune design`: draws the configurations to measure.
+//! `imago tune design`: draws the set of configurations to measure.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -54,16 +54,16 @@ pub(super) struct Args {
     out: PathBuf,
 }
 
-/// The drawn design and its file, for programs.
+/// The set of configurations that was drawn, and its file, for programs.
 #[derive(Serialize)]
 struct Drawn<'d> {
-    /// Path of the file with the configurations.
+    /// Path of the file to which the configurations were written.
     out: &'d Path,
     #[serde(flatten)]
     design: Design,
 }
 
-/// Runs the command.
+/// Runs `imago tune design`: draws the configurations, writes them to a new file and prints a summary.
 pub(super) async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let (knobs, compactions) = (args.knobs.clone(), args.compactions.clone());
     let (database, runs, seed) = (args.database, args.runs.into(), args.seed);
@@ -96,7 +96,7 @@ pub(super) fn create(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Returns the design as text.
+/// Formats the drawn set of configurations as text.
 fn shown(drawn: &Drawn<'_>) -> String {
     let design = &drawn.design;
     let row = |one: &Varied| {

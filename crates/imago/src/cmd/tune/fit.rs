@@ -1,5 +1,5 @@
-//! `imago tune fit`: measures the memory that other thresholds would save on a Redis server, and the processor time
-//! that they would cost.
+//! `imago tune fit`: measures the memory that other encoding thresholds would save on a Redis server, and the
+//! processor time that they would cost.
 
 use std::fmt::Write as _;
 
@@ -64,19 +64,19 @@ pub(super) struct Args {
     mix: Weights,
 }
 
-/// Parses a factor from 0.01 to 10000.
+/// Parses a factor of growth of the number of keys, from 0.01 to 10000.
 fn growth(text: &str) -> Result<f64, String> {
     let factor = text.parse::<f64>().ok().filter(|factor| (0.01..=10_000.0).contains(factor));
     factor.ok_or_else(|| "it must be a number from 0.01 to 10000".into())
 }
 
-/// Parses a share from 0 to 0.9.
+/// Parses the share of the memory limit that is to stay free, from 0 to 0.9.
 fn headroom(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| (0.0..=0.9).contains(share));
     share.ok_or_else(|| "it must be a number from 0 to 0.9".into())
 }
 
-/// Parses an amount of memory as Redis writes it (`4gb`), and returns bytes.
+/// Parses an amount of memory as Redis writes it (`4gb`), and returns it in bytes.
 fn memory(text: &str) -> Result<u64, String> {
     let knob = knobs::find("maxmemory").map_err(|error| error.to_string())?;
     let value = knob.value(text).map_err(|error| error.to_string())?;
@@ -84,7 +84,8 @@ fn memory(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "it must be above zero".into())
 }
 
-/// Runs the command.
+/// Runs `imago tune fit`: measures a sample of the server's keys under both thresholds on a scratch server, and
+/// prints the comparison.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let usage = |what: &str| Failure::new(Exit::Usage, "usage", what);
     if args.mix.insert + args.mix.scan + args.mix.delete > 0.0 {
@@ -132,7 +133,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&answer, text)
 }
 
-/// Returns the answer as text.
+/// Formats the comparison of the thresholds as text.
 fn text(answer: &Answer) -> String {
     let mut text = format!(
         "{}, Redis {}: {} keys in {}, of which {} were measured",
@@ -187,12 +188,12 @@ fn text(answer: &Answer) -> String {
     text
 }
 
-/// Returns counts by name as text: `3 listpack, 1 hashtable`.
+/// Formats counts by name as text: `3 listpack, 1 hashtable`.
 fn counts(of: &std::collections::BTreeMap<String, u64>) -> String {
     of.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Formats bytes with a decimal unit.
+/// Formats a number of bytes with a decimal unit.
 fn bytes(of: f64) -> String {
     match of {
         _ if of >= 1e9 => format!("{:.2} GB", of / 1e9),

@@ -1,4 +1,4 @@
-//! `imago tune import`: makes a trace from a reply of Prometheus, or from the log of cassandra-stress.
+//! `imago tune import`: makes a trace of operations from a reply of Prometheus, or from the log of cassandra-stress.
 
 use std::path::PathBuf;
 
@@ -70,19 +70,19 @@ enum What {
     Counter,
 }
 
-/// Parses `LABEL=VALUE`.
+/// Parses a selector `LABEL=VALUE` of time series.
 fn label(text: &str) -> Result<(String, String), String> {
     let (label, value) = text.split_once('=').ok_or("it must be LABEL=VALUE")?;
     Ok((label.to_owned(), value.to_owned()))
 }
 
-/// Parses a time, and returns seconds since 1970.
+/// Parses a time (RFC 3339, or seconds), and returns it in seconds since 1970.
 fn moment(text: &str) -> Result<u64, String> {
     trace::seconds(text)
         .ok_or_else(|| "it must be as 2026-11-28T09:00:00Z, or seconds since 1970".into())
 }
 
-/// Runs the command.
+/// Runs `imago tune import`: reads the file, writes the new trace and prints a summary.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if args.out.exists() {
         let what = format!("{} is there already", args.out.display());
@@ -116,7 +116,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&written, |_| text(&imported, &out))
 }
 
-/// Returns the outcome as text.
+/// Formats a summary of the imported trace, which was written to the file `out`, as text.
 fn text(imported: &Imported, out: &str) -> String {
     let mut text = format!(
         "{} intervals of {} s are in {out}\n",

@@ -1,5 +1,5 @@
-//! `imago tune jobs`, `explain`, `pause`, `go-on` and `cancel`: inspection and control of the configuration changes of
-//! a cluster, from any machine.
+//! `imago tune jobs`, `explain`, `pause`, `go-on` and `cancel`: inspection and control of the jobs that change a
+//! cluster's configuration, from any machine.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -34,16 +34,16 @@ pub(super) struct ClusterArgs {
     cluster: Option<PathBuf>,
 }
 
-/// The stores of a cluster's jobs and decisions.
+/// The stores of a cluster's jobs and tuning decisions.
 pub(super) enum Jobs {
-    /// Both are stored in the cluster.
+    /// The jobs and decisions are stored in tables of the Cassandra cluster itself.
     Cassandra { journal: CassandraJournal, uri: Uri },
-    /// Both are stored in files next to the cluster file.
+    /// The jobs and decisions of a Redis cluster are stored in files next to its cluster file.
     Redis { journal: FileJournal, decisions: RedisDecisions, uri: redis::Uri },
 }
 
 impl ClusterArgs {
-    /// Opens the stores of the cluster that the flags name.
+    /// Opens the stores of jobs and decisions of the cluster that the flags name.
     pub(super) async fn jobs(&self) -> Result<Jobs, Error> {
         let file = self.cluster.as_deref();
         if let Some(file) = file
@@ -63,7 +63,7 @@ impl ClusterArgs {
 }
 
 impl Jobs {
-    /// Returns the journal of the jobs.
+    /// Returns the journal of the cluster's jobs.
     fn journal(&self) -> &dyn Journal {
         match self {
             Self::Cassandra { journal, .. } => journal,
@@ -71,7 +71,7 @@ impl Jobs {
         }
     }
 
-    /// Returns the actions of a job so far, in order.
+    /// Returns the actions that a job has performed so far, in order.
     async fn actions(&self, record: &Record) -> Result<Vec<Action>, Error> {
         match self {
             Self::Cassandra { journal, .. } => journal.actions(&record.id).await,
@@ -79,7 +79,7 @@ impl Jobs {
         }
     }
 
-    /// Cancels a job that no process works at; returns false if a process does.
+    /// Cancels a job that no process works at. Returns false, without cancelling, if a process works at it.
     async fn cancel(&self, id: &JobId) -> Result<bool, Error> {
         match self {
             Self::Cassandra { uri, .. } => roll::cancel(uri, id, &process()).await,
@@ -110,7 +110,7 @@ pub(super) struct JobArgs {
     kept: ClusterArgs,
 }
 
-/// Runs `jobs`: lists the jobs.
+/// Runs `imago tune jobs`: prints the jobs of a cluster.
 pub(super) async fn list(kept: &ClusterArgs, context: &Context) -> Result<(), Failure> {
     let found = async {
         let jobs = kept.jobs().await?;
@@ -146,8 +146,8 @@ pub(super) struct JobOrLastArgs {
     kept: ClusterArgs,
 }
 
-/// Runs `explain`: prints the actions of a job and their reasons; without a job, the last decision and why its
-/// alternatives were not chosen.
+/// Runs `imago tune explain`: prints the actions of a job and their reasons; without a job, the last decision and why
+/// its alternatives were not chosen.
 pub(super) async fn explain(which: JobOrLastArgs, context: &Context) -> Result<(), Failure> {
     let JobOrLastArgs { job, kept } = which;
     match job {
@@ -177,36 +177,36 @@ async fn explain_job(one: &JobArgs, context: &Context) -> Result<(), Failure> {
     })
 }
 
-/// The actions of a job, for programs.
+/// The actions of a job and their reasons, for programs.
 #[derive(Serialize)]
 struct Explained {
-    /// Id of the job.
+    /// Id of the job that is explained.
     job: JobId,
-    /// State of the job, as text.
+    /// State of the job when it was read, as text.
     state: String,
-    /// The actions in order, each with its time and reason.
+    /// The actions that the job has performed, in order, each with its time and reason.
     actions: Vec<Action>,
 }
 
-/// Returns true if the process has written a heartbeat recently. The clocks of this machine and of the nodes must agree
-/// for that.
+/// Returns true if the owner of a job has written a heartbeat recently. The clocks of this machine and of the owner's
+/// must agree for that.
 fn is_alive(owner: &Owner) -> bool {
     let stale_after_ms = OwnerTiming::default().stale_after.as_millis();
     u128::from(clock::wall()().saturating_sub(owner.heartbeat_at_ms)) < stale_after_ms
 }
 
-/// The reply to a request to a job, for programs.
+/// The reply to a request to a job (to pause, resume or cancel), for programs.
 #[derive(Serialize)]
 struct Asked {
-    /// Id of the job.
+    /// Id of the job to which the request was made.
     job: JobId,
-    /// The requested action.
+    /// The action that was requested.
     requested: Requested,
-    /// The process that will perform the request; `None` if no process works at the job.
+    /// The process that will perform the request; `None` if no live process works at the job.
     process: Option<String>,
 }
 
-/// Runs `go-on`: resumes a paused roll or, without a job, the changes of controllers.
+/// Runs `imago tune go-on`: resumes a paused roll or, without a job, allows the changes of controllers again.
 pub(super) async fn go_on(which: JobOrAllArgs, context: &Context) -> Result<(), Failure> {
     let JobOrAllArgs { job, kept } = which;
     match job {
@@ -215,7 +215,7 @@ pub(super) async fn go_on(which: JobOrAllArgs, context: &Context) -> Result<(), 
     }
 }
 
-/// Runs `cancel`: ends a job before its next step, or immediately if no process works at it.
+/// Runs `imago tune cancel`: ends a job before its next step, or immediately if no process works at it.
 pub(super) async fn cancel(one: &JobArgs, context: &Context) -> Result<(), Failure> {
     let cancelled = async { one.kept.jobs().await?.cancel(&one.job).await };
     if !cancelled.await.map_err(|error| cluster_failure(&error))? {
@@ -225,7 +225,7 @@ pub(super) async fn cancel(one: &JobArgs, context: &Context) -> Result<(), Failu
     context.output.result(&asked, |asked| format!("{} is cancelled\n", asked.job))
 }
 
-/// Records a request to a job, and prints the process that will perform it.
+/// Records a request to a job, and prints the name of the process that will perform it.
 pub(super) async fn ask(
     one: &JobArgs,
     wanted: Requested,

@@ -17,22 +17,22 @@ pub(super) struct Args {
     database: Database,
 }
 
-/// A setting, for programs.
+/// A setting of a database that a roll can change, for programs.
 #[derive(Serialize)]
 struct Listed {
     /// Name of the setting, as in the database's configuration file.
     name: &'static str,
-    /// Default value; `None` if it depends on the machine.
+    /// Default value of the setting; `None` if it depends on the machine.
     default: Option<&'static str>,
-    /// The permitted values, in words.
+    /// The values that a roll permits for the setting, in words.
     values: String,
-    /// Class of a change of the setting.
+    /// Cost class of a change of the setting: what has to be done for it, such as a restart.
     class: &'static str,
-    /// Description of the setting.
+    /// Description of the setting, in words.
     about: &'static str,
 }
 
-/// Converts a setting of Cassandra.
+/// Converts a setting of Cassandra into its entry in the list.
 fn of_cassandra(knob: &cassandra::knobs::Knob) -> Listed {
     Listed {
         name: knob.name,
@@ -43,7 +43,7 @@ fn of_cassandra(knob: &cassandra::knobs::Knob) -> Listed {
     }
 }
 
-/// Converts a setting of Redis.
+/// Converts a setting of Redis into its entry in the list.
 fn of_redis(knob: &redis::knobs::Knob) -> Listed {
     Listed {
         name: knob.name,
@@ -54,7 +54,7 @@ fn of_redis(knob: &redis::knobs::Knob) -> Listed {
     }
 }
 
-/// Runs the command.
+/// Runs `imago tune knobs`: prints the settings of a database that a roll can change.
 pub(super) fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let all: Vec<Listed> = match args.database {
         Database::Cassandra => cassandra::knobs::KNOBS.iter().map(of_cassandra).collect(),

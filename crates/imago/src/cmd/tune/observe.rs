@@ -1,4 +1,4 @@
-//! `imago tune observe`: counts the operations of a cluster's clients, interval by interval.
+//! `imago tune observe`: counts the operations of a cluster's clients in each interval of time.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,25 +43,25 @@ pub(super) struct Args {
     trace: Option<PathBuf>,
 }
 
-/// The observation of one interval, for programs.
+/// The operations of a cluster's clients in one interval, for programs.
 #[derive(Serialize)]
 struct IntervalReport {
     /// Start of the interval, in seconds since 1970.
     start_s: u64,
-    /// Mean rate of the interval, in operations per second.
+    /// Mean rate of operations in the interval, per second.
     rate_s: f64,
     #[serde(flatten)]
     observation: Observation,
 }
 
-/// The reader of the nodes' counters.
+/// The reader of the operation counters of a cluster's nodes, by database.
 enum Observer {
     Cassandra(cassandra::observe::Observer),
     Redis(redis::observe::Observer),
 }
 
 impl Observer {
-    /// Connects to the nodes and reads their counters for the first time.
+    /// Connects to the nodes of the cluster and reads their counters for the first time.
     async fn begin(args: &Args) -> Result<Self, Failure> {
         let failed = |error| cluster_failure(&error);
         if cluster::file::database(&args.cluster).map_err(failed)? == "redis" {
@@ -78,7 +78,7 @@ impl Observer {
         begun.map(Self::Cassandra).map_err(failed)
     }
 
-    /// Reads the counters, and returns the difference from the previous reading.
+    /// Reads the counters of all nodes, and returns the difference from the previous reading.
     async fn observe(&mut self) -> Observation {
         match self {
             Self::Cassandra(observer) => observer.observe().await,
@@ -87,7 +87,7 @@ impl Observer {
     }
 }
 
-/// Runs the command: observes `--count` intervals, or until it is interrupted.
+/// Runs `imago tune observe`: observes `--count` intervals, or until the process is interrupted, and prints each.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let length_s = args.interval.as_secs();
     if length_s == 0 {
@@ -129,7 +129,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns an interval as one line of text.
+/// Formats the observation of an interval as one line of text.
 fn text(seen: &IntervalReport) -> String {
     let IntervalReport { start_s, rate_s, observation } = seen;
     let [reads, updates, _, scans] = observation.operations;

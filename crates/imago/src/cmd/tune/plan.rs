@@ -1,4 +1,4 @@
-//! `imago tune plan`: advice from a trace and measurements.
+//! `imago tune plan`: advice on changes of a database's configuration, from a trace and measurements.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -166,7 +166,7 @@ pub(super) enum WeighBy {
 }
 
 impl WeighBy {
-    /// Returns the weight of intervals for the planner.
+    /// Converts the argument into the planner's weight of intervals.
     pub(super) fn weight(self) -> Weight {
         match self {
             Self::Demand => Weight::Demand,
@@ -175,7 +175,7 @@ impl WeighBy {
     }
 }
 
-/// Parses a number from 0 to 1.
+/// Parses a share, a number from 0 to 1.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "it must be from 0 to 1".into())
@@ -215,13 +215,13 @@ impl Args {
 /// The advice and the origin of its measurements, for programs.
 #[derive(Serialize)]
 struct Planned<'p> {
-    /// The file of measurements; for those that ship with Imago, a description.
+    /// Path of the file of measurements; for those that ship with Imago, a description.
     measurements: &'p str,
     #[serde(flatten)]
     advice: Advice,
 }
 
-/// Runs the command: computes and prints the advice.
+/// Runs `imago tune plan`: computes and prints the advice.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let read = async |path: &Path| -> Result<(String, Trace), Failure> {
         let file = path.display().to_string();
@@ -319,7 +319,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     })
 }
 
-/// Returns the cost class of the change from each configuration to each other one; every class is approved.
+/// Returns the cost class of the change from each configuration to each other one. All classes are approved.
 fn transitions<D: Settings>(
     path: &Path,
     measurements: &Measurements,
@@ -331,7 +331,7 @@ fn transitions<D: Settings>(
     told.map_err(|error| cluster_failure(&error))
 }
 
-/// Returns the length of a season in seconds: a day by default. A given season must have a whole number of intervals.
+/// Returns the length of a season in seconds: a day by default. A given season must be a whole number of intervals.
 pub(super) fn season_s(season: Option<Duration>, interval_s: u64) -> Result<u64, Failure> {
     let Some(season) = season else { return Ok(DAY_S.max(interval_s)) };
     let season_s = season.as_secs();
@@ -343,12 +343,12 @@ pub(super) fn season_s(season: Option<Duration>, interval_s: u64) -> Result<u64,
     Err(Failure::new(Exit::Usage, "usage", what))
 }
 
-/// Reads a file of measurements.
+/// Reads a file of measurements of configurations.
 pub(in crate::cmd) fn measurements(path: &Path) -> Result<Measurements, Failure> {
     Measurements::read(&path.display().to_string(), opened(path)?).map_err(failure)
 }
 
-/// Opens a file; `-` is standard input.
+/// Opens a file for reading; `-` is standard input.
 pub(super) fn opened(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(std::io::stdin()));
@@ -362,7 +362,7 @@ pub(super) fn opened(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
     }
 }
 
-/// Runs a long computation on another thread and returns its result; a signal ends the wait.
+/// Runs a long computation on another thread and returns its result; a signal ends the wait with a failure.
 pub(super) async fn computed<T: Send + 'static>(
     context: &Context,
     compute: impl FnOnce() -> T + Send + 'static,
@@ -384,7 +384,7 @@ pub(super) fn failure(error: Error) -> Failure {
     Failure::from_error(Exit::Usage, "trace", &error)
 }
 
-/// Returns the advice as text.
+/// Formats the advice as text.
 fn text(advice: &Advice) -> String {
     // Adding 0.0 removes the sign of a negative zero.
     let rounded = |share: f64| (share * 1_000.0).round() / 10.0 + 0.0;

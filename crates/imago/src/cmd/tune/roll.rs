@@ -97,7 +97,7 @@ pub(super) struct Args {
     resume: Option<JobId>,
 }
 
-/// Parses `SETTING=VALUE`; only `save` may have an empty value.
+/// Parses `SETTING=VALUE` into name and value; only the setting `save` may have an empty value.
 pub(super) fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && (!value.is_empty() || name == "save") => {
@@ -114,7 +114,7 @@ fn compaction(text: &str) -> Result<(String, Compaction), String> {
     Ok((table.to_owned(), compaction))
 }
 
-/// Parses a consistency level of Cassandra, in lower case.
+/// Parses the name of a Cassandra consistency level, and returns it in lower case.
 pub(super) fn level(text: &str) -> Result<String, String> {
     let known = connection::CONSISTENCIES;
     match connection::consistency(text) {
@@ -123,7 +123,7 @@ pub(super) fn level(text: &str) -> Result<String, String> {
     }
 }
 
-/// Runs the command.
+/// Runs `imago tune roll`: rolls a new configuration out to a cluster, resumes such a roll, or previews it.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let database = cluster::file::database(&args.cluster).map_err(|e| cluster_failure(&e))?;
     if database == "redis" {
@@ -160,8 +160,8 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&outcome, outcome_text)
 }
 
-/// Merges `--set` and `--unset` into a map of settings and new values; `None`: the setting gets its default. A setting
-/// that is named twice is an error.
+/// Merges `--set` and `--unset` into a map from settings to new values; `None`: the setting gets its default. A
+/// setting that is named twice is an error.
 pub(super) fn changes(
     set: Vec<(String, String)>,
     unset: Vec<String>,
@@ -178,7 +178,7 @@ pub(super) fn changes(
     Ok(changes)
 }
 
-/// Returns the preview of a roll as text.
+/// Formats the preview of a roll of Cassandra as text.
 fn preview_text(preview: &Preview) -> String {
     let mut text = String::new();
     let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "default".into());
@@ -218,7 +218,7 @@ fn preview_text(preview: &Preview) -> String {
     text
 }
 
-/// Returns the outcome of a roll as text.
+/// Formats the outcome of a roll of Cassandra as text.
 fn outcome_text(outcome: &Outcome) -> String {
     let mut text = format!("{} is done in {:.0} s\n", outcome.job, outcome.elapsed_s);
     if !outcome.nodes.is_empty() {

@@ -137,10 +137,11 @@ enum Class {
     Rewrite,
 }
 
-/// Assumed duration of a restart of a Cassandra node, until a roll has measured it.
+/// Assumed duration of a restart of a Cassandra node, used until a roll has measured it.
 const RESTART: Duration = Duration::from_secs(60);
 
-/// Runs the command.
+/// Runs `imago tune run`: tunes the cluster until the given duration is over or the process is interrupted, and
+/// prints a summary.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     if args.interval < Duration::from_secs(5) || args.interval.subsec_nanos() > 0 {
         let what = "--interval must be 5s at least, in whole seconds";
@@ -165,7 +166,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&summary?, text)
 }
 
-/// Tunes a cluster of Cassandra.
+/// Runs the control loop on a Cassandra cluster, and returns its summary.
 async fn of_cassandra(args: Args, context: &Context) -> Result<Summary, Failure> {
     if args.ns.is_none() {
         let what = "name the table that matters: --ns KEYSPACE.TABLE";
@@ -190,7 +191,7 @@ async fn of_cassandra(args: Args, context: &Context) -> Result<Summary, Failure>
     Box::pin(tuned).await.map_err(failed)
 }
 
-/// Tunes a Redis Cluster, or a single server.
+/// Runs the control loop on a Redis Cluster or a single Redis server, and returns its summary.
 async fn of_redis(args: Args, context: &Context) -> Result<Summary, Failure> {
     for (is_named, flag) in [
         (args.ns.is_some(), "--ns"),
@@ -214,14 +215,14 @@ async fn of_redis(args: Args, context: &Context) -> Result<Summary, Failure> {
     Box::pin(tuned).await.map_err(failed)
 }
 
-/// Prints an event of the loop.
+/// Prints an event of the control loop as a result on stdout.
 fn say(event: &Event, context: &Context) {
     // A closed output is detected when the result is written.
     let _ = context.output.result(event, |event| format!("{event}\n"));
 }
 
 impl Args {
-    /// Reads the configurations, and orders them as the measurements are ordered.
+    /// Reads the configurations, and orders them as the measurements of `request` are ordered.
     fn configurations<D: Settings>(
         &self,
         request: &Request,
@@ -231,7 +232,7 @@ impl Args {
         ordered.map_err(|error| cluster_failure(&error))
     }
 
-    /// Returns the settings of the loop. `guessed` has the costs of changes that no roll has measured yet.
+    /// Returns the settings of the control loop. `guessed` has the costs of changes that no roll has measured yet.
     fn request(&self, guessed: Costs) -> Result<Request, Failure> {
         let mut measurements = measurements(&self.measurements)?;
         // Neither database counts inserts separately from updates.
@@ -268,7 +269,7 @@ impl Args {
     }
 }
 
-/// Returns the summary as text.
+/// Formats the summary of the control loop as text.
 fn text(summary: &Summary) -> String {
     let Summary { intervals, decisions, changes, undone, failed, .. } = summary;
     format!(

@@ -1,4 +1,4 @@
-//! `imago tune sample`: measures the throughput of each configuration of a real database with each mix.
+//! `imago tune sample`: measures the throughput of each configuration of a real database with each mix of operations.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -91,7 +91,7 @@ pub(super) struct Args {
     warm_max: Duration,
 }
 
-/// Runs the command.
+/// Runs `imago tune sample` on the database that the cluster file describes.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let database =
         cluster::file::database(&args.cluster).map_err(|error| cluster_failure(&error))?;
@@ -110,7 +110,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     measure::<Cassandra, _>(args, Table { file, name: namespace, consistency }, context).await
 }
 
-/// Measures the configurations of a database of the kind `D`.
+/// Measures the configurations of `database`, whose settings are those of `D`, and prints the measurements.
 async fn measure<D: Settings, S: Sampled>(
     args: Args,
     mut database: S,
@@ -154,7 +154,7 @@ async fn measure<D: Settings, S: Sampled>(
     Ok(())
 }
 
-/// Returns the measurements as text.
+/// Formats the measurements as text.
 fn text(samples: &[Sample]) -> String {
     if samples.is_empty() {
         return "everything was measured already\n".into();

@@ -76,7 +76,7 @@ enum ByArg {
 }
 
 impl ByArg {
-    /// Returns the measure by which configurations are compared.
+    /// Converts the argument into the measure by which configurations are compared.
     fn by(self) -> By {
         match self {
             Self::Throughput => By::Throughput,
@@ -84,7 +84,8 @@ impl ByArg {
         }
     }
 
-    /// Returns the unit of the predicted value: as a remark in a file has it, and as a table's heading.
+    /// Returns the unit of the predicted value, twice: as a remark in a file of configurations has it, and as a
+    /// table's heading.
     fn units(self) -> (&'static str, &'static str) {
         match self {
             Self::Throughput => ("operations/s", "OPERATIONS/S"),
@@ -93,7 +94,7 @@ impl ByArg {
     }
 }
 
-/// The answer, with the measure by which configurations were compared, for programs.
+/// The ranking, the predictions and the optima, with the measure by which configurations were compared, for programs.
 #[derive(Serialize)]
 struct SearchReport {
     /// The measure by which configurations were compared.
@@ -102,7 +103,7 @@ struct SearchReport {
     answer: Answer,
 }
 
-/// Runs the command.
+/// Runs `imago tune search` for the chosen kind of database.
 pub(super) async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     match args.database {
         Database::Cassandra => search::<Cassandra>(args, context).await,
@@ -110,7 +111,8 @@ pub(super) async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     }
 }
 
-/// Searches among the configurations of a database of the kind `D`.
+/// Ranks the settings of a database of the kind `D`, searches the best configurations, writes them to a file if one
+/// is given, and prints the result.
 async fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failure> {
     let configurations =
         configurations::read::<D>(&args.configurations).map_err(|error| cluster_failure(&error))?;
@@ -145,7 +147,7 @@ async fn search<D: Settings>(args: &Args, context: &Context) -> Result<(), Failu
     context.output.result(&SearchReport { by: args.by, answer }, text)
 }
 
-/// Converts a load's mix into a mix of reads, updates, inserts and scans; a mix with deletes is an error.
+/// Converts the mix of a load into a mix of reads, updates, inserts and scans; a mix with deletes is an error.
 pub(super) fn mix(of: &Weights) -> Result<Mix, Failure> {
     let known = Mix::of([of.read, of.update, of.insert, of.scan]).filter(|_| of.delete == 0.0);
     known.ok_or_else(|| {
@@ -154,7 +156,7 @@ pub(super) fn mix(of: &Weights) -> Result<Mix, Failure> {
     })
 }
 
-/// Reads a file of measurements, with the value by which configurations are compared.
+/// Reads a file of measurements, with the value `by` which configurations are compared.
 fn measurements(path: &Path, by: By) -> Result<Measurements, Failure> {
     let shown = path.display().to_string();
     let file = File::open(path).map_err(|cause| {
@@ -165,7 +167,7 @@ fn measurements(path: &Path, by: By) -> Result<Measurements, Failure> {
     read.map_err(|error| Failure::from_error(Exit::Usage, "measurements", &error))
 }
 
-/// Returns the answer as text.
+/// Formats the result of the search as text.
 fn text(told: &SearchReport) -> String {
     let SearchReport { by, answer } = told;
     let mut text = ranking(answer);
@@ -185,7 +187,7 @@ fn text(told: &SearchReport) -> String {
     text
 }
 
-/// Returns the ranking of the settings as text; those that were kept have a number.
+/// Formats the ranking of the settings as text; the settings that the search varies have a number.
 fn ranking(answer: &Answer) -> String {
     let ranking = &answer.ranking;
     let error = if ranking.is_without_replicates {
@@ -249,17 +251,17 @@ fn ranking(answer: &Answer) -> String {
     text
 }
 
-/// Formats an F statistic.
+/// Formats an F statistic with two decimals.
 fn number(of: f64) -> String {
     if of.is_finite() { format!("{of:.2}") } else { "beyond any".into() }
 }
 
-/// Formats a probability.
+/// Formats a probability with four decimals.
 fn probability(of: f64) -> String {
     if of < 0.0001 { "< 0.0001".into() } else { format!("{of:.4}") }
 }
 
-/// Returns the validation of the surrogates as text.
+/// Formats the validation of the surrogates (models that predict throughput from settings) as text.
 fn surrogate(belief: &ValidationReport) -> String {
     let error = |of: Option<f64>| of.map_or_else(|| "-".into(), percent);
     let row = |one: &Tried| {
@@ -290,12 +292,12 @@ fn surrogate(belief: &ValidationReport) -> String {
     text
 }
 
-/// Returns the settings of an optimum as `name=value …`.
+/// Formats the settings of an optimum as `name=value …`.
 fn settings(of: &Optimum) -> String {
     of.settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the table of the optima, with predictions in `unit`.
+/// Formats the optima of all mixes as a table, with predictions in `unit`.
 fn optima(all: &[Optimum], unit: &str) -> String {
     let gain = |of: f64| format!("{:+.1} %", 100.0 * of);
     let row = |one: &Optimum| {
@@ -316,7 +318,7 @@ fn optima(all: &[Optimum], unit: &str) -> String {
     text
 }
 
-/// Returns the lookup of one mix as text.
+/// Formats the optimum that was looked up for one requested mix as text.
 fn look_up(of: &LookUp) -> String {
     let how = if of.is_near {
         format!("the optimum of {}, at a distance of {:.3}", of.nearest, of.distance)

@@ -4,7 +4,7 @@ use imago_mongo::verify::{Report, StructureDifference};
 
 use super::Outcome;
 
-/// Formats the reports of all collections, one after the other.
+/// Formats the reports of all verified collections, one after the other, as text.
 pub(super) fn text(outcome: &Outcome) -> String {
     let mut text = String::new();
     for report in &outcome.collections {

@@ -1,10 +1,10 @@
-//! Figures of a load, from its throughput in each second.
+//! Figures of a demo's load, computed from its throughput in each second.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// A span of seconds of a load, from the first, inclusive, to the second, exclusive.
+/// A span of seconds since the start of a load, from the first field, inclusive, to the second, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Span(pub usize, pub usize);
 
@@ -14,19 +14,19 @@ impl fmt::Display for Span {
     }
 }
 
-/// Number of consecutive seconds whose mean throughput is compared with that before the move.
+/// Number of consecutive seconds whose mean throughput is compared with that before the move of the hotspot.
 const OVER: usize = 3;
-/// Share of the earlier throughput at which a load counts as recovered.
+/// Share of the throughput before the hotspot moved at which a load counts as recovered.
 const BACK: f64 = 0.9;
 
-/// Returns the spans that count as learned, in a load whose hotspot moves half-way: the second half
-/// of the time before the move, and of the time after it.
+/// Returns the spans in which adaptation counts as having learned, in a load of this many seconds whose hotspot moves
+/// half-way: the second half of the time before the move, and of the time after it.
 pub(super) fn learned(seconds: usize) -> Vec<Span> {
     let half = seconds / 2;
     vec![Span(half / 2, half), Span(half + (seconds - half) / 2, seconds)]
 }
 
-/// Returns the mean throughput over the part of the spans that was measured, in transactions/s.
+/// Returns the mean throughput over the measured seconds of the spans, in transactions/s; 0 if none was measured.
 pub(super) fn mean_s(throughput_s: &[f64], spans: &[Span]) -> f64 {
     let many = throughput_s.len();
     let within = |span: &Span| &throughput_s[span.0.min(many)..span.1.min(many)];
@@ -34,9 +34,9 @@ pub(super) fn mean_s(throughput_s: &[f64], spans: &[Span]) -> f64 {
     of.iter().sum::<f64>() / of.len().max(1) as f64
 }
 
-/// Returns the seconds from the move until throughput recovered: until the first three seconds
-/// whose mean is 90 % of the best three seconds before. None if it did not recover, or if fewer
-/// than three seconds preceded the move.
+/// Returns the seconds from `moved_s`, when the hotspot moved, to the first three seconds whose mean throughput is 90
+/// % of the best three seconds before the move. Returns `None` if throughput did not recover, or if fewer than three
+/// seconds preceded the move.
 pub(super) fn recover_s(throughput_s: &[f64], moved_s: usize) -> Option<usize> {
     let (before, after) = throughput_s.split_at_checked(moved_s)?;
     let mean = |some: &[f64]| some.iter().sum::<f64>() / OVER as f64;

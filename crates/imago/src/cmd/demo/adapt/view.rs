@@ -1,5 +1,5 @@
-//! The display of a running load, on stderr: on a terminal the throughput of each second and a map
-//! of reads by key and time, redrawn in place; otherwise a line every few seconds.
+//! The display of a demo's running load, on stderr: on a terminal the throughput of each second and a map of reads by
+//! key and time, redrawn in place; otherwise a line every few seconds.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -12,15 +12,15 @@ use crate::cmd::store::reads_as_text;
 use crate::context::Context;
 use crate::options::ProgressMode;
 
-/// Seconds between two lines without a terminal.
+/// Number of seconds between two lines of output without a terminal.
 const LINE_EVERY: usize = 5;
-/// Largest number of rows of the map: with the lines around it, it fits a small terminal.
+/// Maximum number of rows of the map of reads: with the lines around it, it fits a small terminal.
 const ROWS_MAX: usize = 12;
-/// Largest number of bars for the throughput of a load.
+/// Maximum number of bars for the throughput of a load.
 const COLUMNS_MAX: usize = 40;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The output on stderr. If the demo ends early, the drawing is removed.
+/// The demo's output on stderr. If the demo ends early, the drawing is removed from the terminal.
 pub(super) struct Screen {
     bars: MultiProgress,
     mode: ProgressMode,
@@ -43,12 +43,12 @@ impl Screen {
         }
     }
 
-    /// Prints a line above the drawing.
+    /// Prints a line, with the time since the start of the demo, above the drawing.
     pub(super) fn say(&self, clock: &Clock, line: &str) {
         self.bars.suspend(|| clock.say(line));
     }
 
-    /// Leaves the drawing on the terminal.
+    /// Leaves the drawing on the terminal after the end of the demo.
     pub(super) fn keep(mut self) {
         self.is_kept = true;
     }
@@ -64,16 +64,16 @@ impl Drop for Screen {
     }
 }
 
-/// The display of both loads, one after the other.
+/// The display of the demo's two loads, which run one after the other.
 pub(super) struct View {
-    /// The drawing; None if lines are printed instead.
+    /// The drawing on the terminal; `None` if lines are printed instead.
     bar: Option<ProgressBar>,
     mode: ProgressMode,
     off: Run,
     on: Run,
 }
 
-/// The throughput of a load so far.
+/// The throughput of one load in each of its seconds so far.
 struct Run {
     name: &'static str,
     seconds: usize,
@@ -85,7 +85,8 @@ impl Run {
         Self { name, seconds: seconds as usize, throughput_s: Vec::new() }
     }
 
-    /// Returns the throughput as bars, the highest of which stands for `most`, and as numbers.
+    /// Returns a line with the load's throughput as bars, the highest of which stands for `most` transactions/s, and
+    /// its last throughput as a number.
     fn line(&self, most: f64) -> String {
         let each = self.seconds.div_ceil(COLUMNS_MAX).max(1);
         let bar = |some: &[f64]| {
@@ -131,7 +132,7 @@ impl View {
         }
     }
 
-    /// Leaves the last drawing on the terminal.
+    /// Ends the display, and leaves the last drawing on the terminal.
     pub(super) fn end(self) {
         if let Some(bar) = self.bar {
             bar.abandon();
@@ -143,7 +144,7 @@ fn changes(report: &AdaptReport) -> String {
     format!("{} changes, {} undone", report.changes, report.undone)
 }
 
-/// Returns the throughput of both loads and the map, as text.
+/// Returns the drawing as text: the throughput of both loads, the report of adaptation, and the map of reads.
 fn drawn(off: &Run, on: &Run, report: Option<&AdaptReport>, map: &str) -> String {
     let all = off.throughput_s.iter().chain(&on.throughput_s);
     let most = all.copied().fold(1.0, f64::max);
@@ -158,7 +159,7 @@ fn drawn(off: &Run, on: &Run, report: Option<&AdaptReport>, map: &str) -> String
     text
 }
 
-/// Returns one second of a load as a line.
+/// Returns the line for one second of a load; `number` counts seconds from 0, `has_moved`: the hotspot moves in it.
 fn line(number: usize, rate_s: f64, has_moved: bool, report: Option<&AdaptReport>) -> String {
     let moved = if has_moved { ", the hotspot moves" } else { "" };
     let adapted = report.map(|report| format!(", {}", changes(report))).unwrap_or_default();

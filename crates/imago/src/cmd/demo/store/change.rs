@@ -1,4 +1,4 @@
-//! The five design changes, each made a number of times when the current design allows it.
+//! The five kinds of changes to a store's design, each made a number of times, whenever the current design allows it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,25 +14,25 @@ use serde::Serialize;
 use super::SITES;
 use crate::exit::{Exit, Failure};
 
-/// Delay between two changes.
+/// Delay between two changes of the store's design.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Number of partitions from which partitions are merged before another one is split.
+/// Number of partitions at which no partition is split until others are merged.
 const PARTITIONS_MAX: usize = 16;
 
-/// Number of times that a change was made, and its median duration in ms.
+/// How often one kind of change was made, and the median of its durations in ms.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Times {
     pub times: usize,
     pub median_ms: f64,
 }
 
-/// A sequence of design changes: see the module's documentation.
+/// A sequence of changes to a store's design, which makes each of the five kinds a requested number of times.
 pub struct Changes<'s> {
     store: &'s Store,
     wanted: usize,
-    /// Durations of the changes made, by name, in ms.
+    /// Durations of the changes that were made, in ms, by the name of their kind.
     made: BTreeMap<&'static str, Vec<f64>>,
-    /// Number of attempts, which determines the next choice.
+    /// Number of attempts so far, which determines the kind of the next change and its partition.
     turn: usize,
 }
 
@@ -44,8 +44,8 @@ impl<'s> Changes<'s> {
         Self { store, wanted: times as usize, made, turn: 0 }
     }
 
-    /// Makes all changes, until the deadline at most. Returns the number and the durations, by
-    /// name.
+    /// Makes all requested changes; fails if they are not done at the time `until`. Returns the number and the
+    /// durations of the changes, by the name of their kind.
     pub async fn make(mut self, until: Instant) -> Result<BTreeMap<&'static str, Times>, Failure> {
         while self.made.values().any(|made| made.len() < self.wanted) {
             if Instant::now() >= until {
@@ -86,7 +86,8 @@ impl<'s> Changes<'s> {
         }
     }
 
-    /// Returns a change of this kind that the design allows; None if there is none.
+    /// Returns a change of the kind `name` that the design allows, with a key of its partition; `None` if there is
+    /// none.
     fn chosen(&self, name: &str, design: &Design) -> Option<(Key, Operator)> {
         let partitions: Vec<&Partition> = design.partitions().collect();
         let begin = |partition: &Partition| partition.range.start.clone();

@@ -1,4 +1,4 @@
-//! The text output of a plan.
+//! The text output of the plan of a reshard.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use imago_mongo::server::collection::Size;
 use crate::render::{self, duration};
 use crate::table::table;
 
-/// Formats the plan as tables.
+/// Formats the plan of a reshard as tables and sentences.
 pub fn text(plan: &Plan) -> String {
     let mut text = format!(
         "{}  {} → {}\n{} documents, {}; {} sampled\n",
@@ -109,7 +109,8 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// Formats a table whose numeric columns are right-aligned. The first row has the headings.
+/// Formats a table with the heading `name`, whose numeric columns are right-aligned. The first row has the names of
+/// the columns.
 fn section(name: &str, rows: &[Vec<String>]) -> String {
     if rows.len() < 2 {
         return format!("\n{name}: nothing\n");

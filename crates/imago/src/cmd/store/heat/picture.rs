@@ -1,5 +1,5 @@
-//! Heat as SVG: a rectangle for each run of cells with the same colour, and the design changes as
-//! marks.
+//! The heat of a store as SVG: a rectangle for each run of cells with the same colour, and a mark for each change of
+//! the store's design.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,16 @@ use imago_store::key::Key;
 
 use super::{Of, SCALE, clock, named, on_scale, shortened};
 
-/// Margins and sizes of the picture, in pixels.
+/// Left margin of the picture, in pixels; the constants below are its other margins and sizes.
 const LEFT: f64 = 210.0;
 const TOP: f64 = 48.0;
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 560.0;
 const ROW_MAX: f64 = 40.0;
 const BELOW: f64 = 110.0;
-/// Smallest distance between two key labels, in pixels.
+/// Minimum distance between two key labels, in pixels.
 const LABEL: f64 = 13.0;
-/// Number of distinct colours on the scale.
+/// Number of distinct colours on the scale of heat.
 const SHADES: usize = 60;
 /// Colours of the scale from the smallest to the largest value. They grow darker, so that the scale
 /// is readable without colour vision.
@@ -28,7 +28,7 @@ const COLOURS: [[f64; 3]; 5] = [
     [153.0, 40.0, 10.0],
     [50.0, 6.0, 20.0],
 ];
-/// SVG path of each operator's mark, relative to its position.
+/// The SVG path of the mark of each operator (kind of design change), relative to the mark's position.
 const MARKS: [(&str, &str); 5] = [
     ("split", "m0 -5l4 5l-4 5l-4 -5z"),
     ("merge", "m-4 -4h8v8h-8z"),
@@ -37,7 +37,7 @@ const MARKS: [(&str, &str); 5] = [
     ("remaster", "m-4 -5l9 5l-9 5z"),
 ];
 
-/// Returns the colour of a shade, as #rrggbb.
+/// Returns the colour of a shade, from 0 to `SHADES` - 1, as #rrggbb.
 fn colour(shade: usize) -> String {
     let at = shade as f64 / (SHADES - 1) as f64 * (COLOURS.len() - 1) as f64;
     let below = (at as usize).min(COLOURS.len() - 2);
@@ -54,7 +54,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The positions of times and keys in the picture.
+/// The positions of times and keys in the picture, in pixels.
 struct Axes {
     begin_ms: f64,
     span_ms: f64,
@@ -88,7 +88,7 @@ impl Axes {
         LEFT + (WIDTH * (at_ms as f64 - self.begin_ms) / self.span_ms).clamp(0.0, WIDTH)
     }
 
-    /// Returns the upper edge of a key's row, in pixels.
+    /// Returns the upper edge of the row of a key's range, in pixels.
     fn y(&self, key: &Key) -> f64 {
         TOP + self.row * self.starts.partition_point(|start| start <= key).saturating_sub(1) as f64
     }
@@ -98,7 +98,8 @@ impl Axes {
     }
 }
 
-/// Draws the picture.
+/// Draws the heat of a store, of the kind `of` (reads, writes, conflicts or CPU time), and returns it as the text of
+/// an SVG file.
 pub(super) fn svg(report: &HeatReport, of: Of) -> String {
     let axes = Axes::new(report);
     let (width, height) = (LEFT + WIDTH + 30.0, axes.bottom() + BELOW);
@@ -200,7 +201,7 @@ fn marks(svg: &mut String, report: &HeatReport, axes: &Axes) {
     }
 }
 
-/// Draws the scale and the legend of the marks.
+/// Draws the scale of heat and the legend of the marks at the height `y`, in pixels.
 fn legend(svg: &mut String, of: Of, y: f64) {
     const LONG: f64 = 360.0;
     for shade in 0..SHADES {

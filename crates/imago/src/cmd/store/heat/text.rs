@@ -1,5 +1,5 @@
-//! Heat as text: a line for each key range, or for some adjacent ones, and a character for each
-//! time interval.
+//! The heat of a store as text: a line for each key range, or for some adjacent ones, and a character for each time
+//! interval.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -9,18 +9,19 @@ use imago_store::adapt::{HeatMark, HeatReport};
 
 use super::{Of, clock, named, on_scale, shortened};
 
-/// Largest size of the map and of a key, in characters.
+/// Maximum number of rows of the map; the constants below are the maxima of its columns and of a key's characters.
 pub(super) const ROWS_MAX: usize = 24;
 const COLUMNS_MAX: usize = 72;
 const KEY_MAX: usize = 24;
-/// Characters for no heat, and for nine steps from the smallest to the largest value.
+/// Characters for no heat, and for nine steps from the smallest to the largest rate.
 const STEPS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
 fn step(per_s: f64) -> char {
     on_scale(per_s).map_or(STEPS[0], |at| STEPS[1 + ((at * 9.0) as usize).min(8)])
 }
 
-/// Returns the letter of an operator; a star if several kinds occurred at once.
+/// Returns the letter for the design changes in one time interval: that of their kind, a star if there are several
+/// kinds, or a blank if there are none.
 fn letter(marks: &[&HeatMark]) -> char {
     let of = |mark: &HeatMark| match mark.operator.as_str() {
         "split" => 's',
@@ -36,7 +37,8 @@ fn letter(marks: &[&HeatMark]) -> char {
     }
 }
 
-/// Formats the map in at most `rows_max` rows, with its axes and its legend.
+/// Formats the heat of a store, of the kind `of` (reads, writes, conflicts or CPU time), in at most `rows_max` rows,
+/// with axes and a legend.
 pub(super) fn map(report: &HeatReport, of: Of, rows_max: usize) -> String {
     let columns = report.begins_ms.len();
     if columns == 0 || report.ranges.is_empty() {

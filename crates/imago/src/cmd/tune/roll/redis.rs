@@ -1,4 +1,4 @@
-//! `imago tune roll` for Redis.
+//! `imago tune roll` for a Redis server or cluster.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
 
-/// Runs the command.
+/// Rolls a new configuration out to a Redis server or cluster, resumes such a roll, or previews it.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
     for (named, flag) in [
@@ -42,7 +42,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     context.output.result(&outcome, outcome_text)
 }
 
-/// Returns the preview of a roll as text.
+/// Formats the preview of a roll of Redis as text.
 fn preview_text(preview: &Preview) -> String {
     let shown = |value: &Option<String>| match value.as_deref() {
         None => "default".to_owned(),
@@ -76,7 +76,7 @@ fn preview_text(preview: &Preview) -> String {
     text
 }
 
-/// Returns the outcome of a roll as text.
+/// Formats the outcome of a roll of Redis as text.
 fn outcome_text(outcome: &Outcome) -> String {
     let mut text = format!("{} is done in {:.1} s\n", outcome.job, outcome.elapsed_s);
     _ = writeln!(text, "  new settings: {}", outcome.nodes.join(", "));
