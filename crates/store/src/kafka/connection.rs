@@ -26,6 +26,9 @@ use super::fault::{Fault, check};
 
 /// Maximum size of a broker's reply, in bytes.
 const REPLY_BYTES_MAX: usize = 100 * 1024 * 1024;
+/// First bytes of the TLS record by which a listener with TLS rejects an unencrypted request: an alert of version 3.
+/// As a length they would exceed [`REPLY_BYTES_MAX`].
+const TLS_ALERT: [u8; 2] = [0x15, 3];
 /// The client id that requests contain.
 const CLIENT: StrBytes = StrBytes::from_static_str("imago");
 /// Maximum number of messages that the client sends to authenticate; SCRAM needs two.
@@ -151,6 +154,10 @@ impl Connection {
     fn receive(&mut self) -> Result<Bytes, Fault> {
         let mut length = [0; size_of::<i32>()];
         self.stream.read_exact(&mut length).map_err(|error| self.failed(error))?;
+        if length.starts_with(&TLS_ALERT) {
+            let why = "it demands TLS: set security.protocol in the file of --log-config";
+            return Err(Fault::Lasting(why.into()));
+        }
         let length = usize::try_from(i32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length > REPLY_BYTES_MAX {
             return Err(Fault::Lasting("its reply is too long to be one of Kafka".into()));

@@ -80,7 +80,7 @@ async fn a_client_without_what_the_broker_demands_is_refused_with_what_is_wrong(
             without(&["sasl."]).replace("SASL_SSL", "SSL"),
             "it closed the connection, as a broker does that demands TLS or SASL",
         ),
-        (String::new(), "it closed the connection, as a broker does that demands TLS or SASL"),
+        (String::new(), "it demands TLS: set security.protocol"),
     ];
     for (properties, why) in refused {
         let spec = spec(&kafka, "refused", folder.path(), &properties);
