@@ -55,10 +55,12 @@ dist: setup-build ## an archive and a Debian package with manual pages, completi
 	$(CARGO) build --locked --profile dist --package imago
 	scripts/dist.sh
 
-lint: setup # formatting and clippy, every warning an error
+lint: setup # formatting, clippy and the links of comments, every warning an error
 	$(FORMATTED)
 	$(CARGO) clippy --locked --workspace --all-targets --quiet -- -D warnings
 	$(CARGO) clippy $(SCHEDULES) --quiet -- -D warnings
+	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps \
+		--document-private-items --quiet
 
 # Over the whole workspace, because one crate alone would build the dependencies with other features.
 tidy: setup # the layout rules of CONTRIBUTING.md

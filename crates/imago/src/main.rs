@@ -6,6 +6,11 @@
 //! falls back to the environment and `imago.toml` ([`layers`]). Each verb is one module of [`cmd`]
 //! and receives a [`context::Context`]; its result becomes an exit code in [`exit`].
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "help texts show connection strings, whose brackets look like links"
+)]
+
 mod cli;
 mod cmd;
 mod context;

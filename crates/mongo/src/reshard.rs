@@ -6,8 +6,8 @@
 //! shadow follows the collection by its change stream, and is finally renamed to the collection's name. The paper's
 //! phases:
 //!
-//! - *Prepare* ([`plan`]): samples the new key, cuts it into chunks, weighs each chunk on each shard, places the
-//!   chunks ([`imago_plan::reshard::placement`]), and assigns connections to the flows
+//! - *Prepare* ([`plan`](mod@plan)): samples the new key, cuts it into chunks, weighs each chunk on each shard, places
+//!   the chunks ([`imago_plan::reshard::placement`]), and assigns connections to the flows
 //!   ([`imago_plan::reshard::flow`]). The plan is persisted in the job's record. Then the balancer is disabled for
 //!   both collections, and the shadow is created.
 //! - *Isolate* and *Execute*: the bulk is copied as in any copy ([`crate::copy`]), from secondaries where there are

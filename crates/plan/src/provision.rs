@@ -4,9 +4,9 @@
 //! A chain of jobs reads in bursts, its phases: each ends when all its batches have ended, and the next begins then. A
 //! worker takes a batch of keys, requests them from the cache by one MGET, requests the misses from the router by one
 //! `find {_id: {$in: …}}`, which queries each shard that has some of them and waits for the slowest, puts the misses
-//! into the cache, and processes the documents. [`predict`] computes how long that takes in one [`Shape`] of the
+//! into the cache, and processes the documents. [`predict()`] computes how long that takes in one [`Shape`] of the
 //! cluster and which resources it needs, from the cost of a request at each station ([`Costs`], from a probe) and the
-//! number of keys that the cache holds ([`Hits`], from a trace); [`plan`] compares a grid of shapes.
+//! number of keys that the cache holds ([`Hits`], from a trace); [`plan()`] compares a grid of shapes.
 //!
 //! - `batch`: the service that a mean batch takes at each station, and how much that varies.
 //! - `fork`: the slowest of the shards that a batch asks.

@@ -33,7 +33,7 @@ const ERRORS: f64 = 2.0;
 /// Distance below which two mixes of operations are equal.
 const SAME: f64 = 1e-9;
 
-/// Input of [`answer`]: measured configurations, and the mixes whose optimum is requested.
+/// Input of [`answer`](fn@answer): measured configurations, and the mixes whose optimum is requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'q> {
     /// Configurations that the file of configurations defines, the default one first.

@@ -1,4 +1,4 @@
-//! A simulation of a chained job, batch by batch and key by key: the oracle of [`predict`](super::predict).
+//! A simulation of a chained job, batch by batch and key by key: the oracle of [`predict`](super::predict()).
 //!
 //! Each key of a batch is a hit or a miss, each miss lies on a shard, each shard's part of a `find` goes to one of its
 //! members, and the next step waits for the slowest part. Nothing is averaged or merged: a batch uses the client's
