@@ -112,11 +112,20 @@ fn two_nodes_are_rolled_under_load_and_one_that_a_range_needs_is_not_stopped() {
         pair.json(&["tune", "explain", done["job"].as_str().unwrap(), "--uri", &pair.uri]);
     let whats: Vec<&Value> =
         explained["actions"].as_array().unwrap().iter().map(|one| &one["what"]).collect();
-    // While one of two is away the journal has no quorum, and what is done is not kept.
+    // The first action on a node is journalled before anything is done. Later ones are journalled if the journal
+    // replies in time: while one of two nodes is away it has no quorum, and a busy machine is late besides.
     let at = |what: &str| whats.iter().position(|one| **one == what);
-    let order =
-        [at("pair-1: drains"), at("pair-1: is back"), at("pair-2: drains"), at("pair-2: is back")];
-    assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{explained}");
+    let first = [at("pair-1: takes no more clients"), at("pair-2: takes no more clients")];
+    assert!(first.iter().all(Option::is_some), "{explained}");
+    let order = [
+        first[0],
+        at("pair-1: drains"),
+        at("pair-1: is back"),
+        first[1],
+        at("pair-2: drains"),
+        at("pair-2: is back"),
+    ];
+    assert!(order.iter().flatten().is_sorted(), "{explained}");
 
     pair.json(&["load", "stop", "--control", &socket]);
     let (exit, report) = load.ended();
