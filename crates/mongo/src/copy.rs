@@ -131,11 +131,10 @@ pub enum RunOutcome {
     HandedOver,
 }
 
-/// Claims a copy job that [`create`](fn@create) made or that a process left, and coordinates it until
-/// `options.stop_when` holds.
+/// Claims a copy job that [`create()`] made or that a process left, and coordinates it until `options.stop_when` holds.
 ///
 /// # Errors
-/// Fails as [`claim`](fn@claim) does, and with the error that ended the copy, which the job's record holds too.
+/// Fails as [`claim()`] does, and with the error that ended the copy, which the job's record holds too.
 #[crate::boxed]
 pub async fn coordinate(
     clusters: &Clusters,
