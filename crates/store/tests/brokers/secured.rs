@@ -56,7 +56,7 @@ async fn a_broker_that_demands_tls_and_authentication_has_a_log_by_each_mechanis
             log.append(&group).unwrap();
             number += entries;
         }
-        // Each client reads the entries of all before it, whatever their compression is.
+        // Each client reads the entries of all clients before it, in every compression.
         let read: Vec<_> =
             read(&mut log, Position(1)).into_iter().map(|(_, entry)| entry).collect();
         assert_eq!(read, (1..=number).map(|at| entry(1, at)).collect::<Vec<_>>());
