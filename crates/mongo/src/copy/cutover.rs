@@ -10,7 +10,8 @@
 //!
 //! Invariants:
 //! - Before anything is blocked, the record says so: the job's next process lifts the block first. If steps 4–6 fail
-//!   or take too long, the block is lifted and the job can be resumed. A block that the job did not set stays.
+//!   or take too long, or the destination acknowledges nothing for some seconds before the hook, the block is lifted
+//!   and the job can be resumed. A block that the job did not set stays.
 //! - Once the hook has begun, no change of the source is applied to the destination: not by this process, and if it
 //!   dies, by no other process until an operator has said where the clients are.
 //! - With `reverse`, the old cluster follows the new one from a time before the hook, so that a cut-over back loses no
@@ -42,6 +43,7 @@ use crate::verify::Mode;
 
 pub(crate) mod check;
 mod decide;
+mod give_up;
 mod reverse;
 mod unblock;
 
@@ -172,8 +174,10 @@ pub async fn cutover(
         // An obstacle to the cut-over does not fail the job: it follows the source again once it is resumed.
         Err(_) => Ending::Stopped(Stop::Interrupted),
     };
-    run.end(ending).await?;
-    ended
+    let saved = run.end(ending).await;
+    let outcome = ended?;
+    saved?;
+    Ok(outcome)
 }
 
 async fn stages(
@@ -232,7 +236,12 @@ async fn steps(
     };
     let behind = async {
         set?;
-        run_under_block(clusters, run, copying, options, hook).await
+        let steps = tokio::select! {
+            steps = steps_before_hook(clusters, run, copying, options) => steps?,
+            silent = give_up::until_silent(clusters, run) => match silent? {},
+        };
+        run_hook(clusters, copying, hook).await?;
+        Ok(steps)
     };
     let left = options.block_max.saturating_sub(blocked.elapsed());
     let done = match tokio::time::timeout(left, behind).await {
@@ -249,7 +258,7 @@ async fn steps(
             conclude(clusters, run, copying, options, block_ms, sampled, done).await
         }
         Err(error) => {
-            give_up_attempt(clusters, run, copying).await?;
+            give_up::give_up_attempt(clusters, run, copying).await;
             Err(error)
         }
     }
@@ -269,23 +278,6 @@ async fn record_block(
         copying.state.cut_over_mut().block = SourceBlock::MayStand { since_ms: Some(now_ms()) };
     }
     copying.save().await
-}
-
-/// Restores the write blocks of both clusters as they were before an attempt that failed. If the job has a new owner,
-/// that owner does it: lifting the block here would admit writes during the new owner's cut-over.
-async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mut CopyJob<'_>) -> Result<()> {
-    if let Err(lost) = copy::save_final(run, &copying.state).await {
-        tracing::warn!(%lost, "the write block is left to the next process of the job");
-        return Ok(());
-    }
-    if copying.state.cut_over_mut().is_blocked() {
-        block::lift(&clusters.source).await?;
-    }
-    if copying.state.is_destination_blocked() {
-        block::set(&clusters.destination).await?;
-    }
-    copying.state.cut_over_mut().end_attempt(SourceBlock::None);
-    copy::save_final(run, &copying.state).await
 }
 
 /// Restores the destination's retention rules, lifts the write block at the source or leaves it to the operator,
@@ -309,9 +301,15 @@ async fn conclude(
     let restore = || restore(&clusters.destination, plan, state, reporter);
     retry_transient("restore the expiry of documents", &Control::default(), restore).await?;
     let is_blocked = copying.state.cut_over_mut().is_blocked();
-    let lifts = is_blocked && !options.keep_block && !options.reverse;
-    if lifts {
-        block::lift(&clusters.source).await?;
+    let mut lifts = is_blocked && !options.keep_block && !options.reverse;
+    if lifts && let Err(error) = block::lift(&clusters.source).await {
+        lifts = false;
+        let id = &run.record().id;
+        run.reporter().warning(
+            "block_may_stand",
+            format!("writes may still be blocked at {}: {error}", clusters.source.redacted()),
+            format!("once it acknowledges writes: `imago cutover {id} --unblock`"),
+        );
     }
     let is_left = is_blocked && !lifts;
     let block = if is_left { SourceBlock::Left } else { SourceBlock::None };
@@ -340,12 +338,12 @@ struct BlockedSteps {
     reverse_job: Option<JobId>,
 }
 
-async fn run_under_block(
+/// Performs the steps under the write block that precede the hook, up to the record that the hook begins.
+async fn steps_before_hook(
     clusters: &Clusters,
     run: &Run,
     copying: &mut CopyJob<'_>,
     options: &Options,
-    hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
 ) -> Result<BlockedSteps> {
     let drained = Instant::now();
     let at = copying.coordinator.settle().await?;
@@ -380,6 +378,15 @@ async fn run_under_block(
     };
     copying.state.cut_over_mut().reverse_job.clone_from(&reverse_job);
     save_settled(run, &mut copying.state, at).await?;
+    Ok(BlockedSteps { drain_ms, last_verified, reverse_job })
+}
+
+/// Runs the hook, which moves the clients.
+async fn run_hook(
+    clusters: &Clusters,
+    copying: &CopyJob<'_>,
+    hook: &mut Option<impl AsyncFnOnce() -> std::result::Result<(), String>>,
+) -> Result<()> {
     // A cut-over back lets the old cluster admit its users' writes before the hook moves the users there.
     if copying.state.is_destination_blocked() {
         block::lift(&clusters.destination).await?;
@@ -391,8 +398,7 @@ async fn run_under_block(
             "clients are still at the source, unless the hook had moved them: mend it, then \
              `imago cutover` again",
         )
-    })?;
-    Ok(BlockedSteps { drain_ms, last_verified, reverse_job })
+    })
 }
 
 /// Saves the settled point `at` (a cluster time of the source) as the job's position, and that the hook begins now.

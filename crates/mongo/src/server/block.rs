@@ -190,16 +190,22 @@ pub async fn set(source: &Endpoint) -> Result<()> {
 #[crate::boxed]
 pub async fn lift(source: &Endpoint) -> Result<()> {
     let control = Control::default();
+    retry("lift the write block", &PATIENCE, &control, Error::is_transient, |_| lift_once(source))
+        .await
+        .map_err(Error::from)
+}
+
+/// Lifts the write block of the cluster `source` as [`lift`] does, without a retry while the source is unavailable.
+///
+/// # Errors
+/// Fails if the source is unavailable, or if transactions prevent the lift.
+pub(crate) async fn lift_once(source: &Endpoint) -> Result<()> {
     // Clients wait for the lift, so the servers are connected only if it takes long.
     let watch = || async {
         tokio::time::sleep(LIFTED_WITHIN).await;
         Sets::reach(source).await.watch().await
     };
-    retry("lift the write block", &PATIENCE, &control, Error::is_transient, |_| {
-        command(source, false, watch)
-    })
-    .await
-    .map_err(Error::from)
+    command(source, false, watch).await
 }
 
 /// Maximum number of attempts to set or lift the write block; an attempt that was killed while it waited at a shard
