@@ -4,6 +4,7 @@
 mod clients;
 mod designs;
 mod larger;
+mod loads;
 mod periods;
 mod quality;
 mod report;
@@ -13,8 +14,9 @@ mod workload;
 
 pub use clients::Checked;
 pub use designs::{Part, balanced, random};
+pub use loads::{Parts, Size};
 pub use periods::Period;
 pub use quality::Quality;
-pub use report::{Beside, Learned, Parts, Report, Shifted, Size, run};
+pub use report::{Beside, Learned, Report, Shifted, run};
 pub use scene::{LoadSpec, Outcome, Second, run as load, watch};
 pub use workload::{Popularity, Workload};

@@ -17,6 +17,7 @@
 //! - `grid`, `plan`, `reasons`: all shapes, those worth choosing among, the advice and why not its neighbours.
 
 mod batch;
+mod candidate;
 mod costs;
 mod fork;
 mod grid;
@@ -31,9 +32,10 @@ pub mod simulator;
 #[cfg(test)]
 mod tests;
 
+pub use candidate::{Advice, Candidate, Question};
 pub use costs::{Cost, Costs, Errors, Job, Machine, Prices};
 pub use grid::Grid;
-pub use plan::{Advice, Candidate, Neighbour, Plan, Question, Uneven, plan};
+pub use plan::{Neighbour, Plan, Uneven, plan};
 pub use predict::{AtStation, Interval, PhaseTime, Prediction, Processors, interval, predict};
 pub use shape::{CacheAt, Reads, Shape, Shares, SharesError, Station};
 

@@ -13,6 +13,7 @@
 
 pub mod allowance;
 pub mod coarse;
+pub mod considered;
 pub mod controller;
 pub mod cost;
 pub mod decide;
@@ -21,6 +22,7 @@ pub mod drain;
 pub mod guardrails;
 pub mod heat;
 pub mod layout;
+pub mod parameters;
 pub mod planner;
 pub mod plans;
 pub mod price;

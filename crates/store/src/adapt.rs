@@ -18,17 +18,21 @@ mod adaptation;
 mod drain;
 mod driver;
 mod explain;
+mod explanation;
 mod heat;
 mod limits;
+mod options;
 mod persisted;
 mod report;
 #[cfg(test)]
 mod tests;
 
-pub use adaptation::{Adaptation, Mode, Options};
+pub use adaptation::Adaptation;
 pub use drain::{DrainFault, DrainReport, DrainState, Drains};
-pub use explain::{Explanation, NotExplained, RuleReport, SiteExplanation};
+pub use explanation::{Explanation, NotExplained, RuleReport, SiteExplanation};
 pub use heat::{HeatMark, HeatRange, HeatReport};
 pub use limits::{AdaptLimits, AtMost, LimitsFault, LimitsReport, LimitsRequest, Unlimited};
-pub use persisted::KeptReport;
-pub use report::{AdaptReport, DecisionReport, FunctionReport, SiteLoadReport, Verdict};
+pub use options::{Mode, Options};
+pub use report::{
+    AdaptReport, DecisionReport, FunctionReport, KeptReport, SiteLoadReport, Verdict,
+};

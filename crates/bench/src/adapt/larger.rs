@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::designs::{Part, balanced, random};
-use super::report::{Bench, SEED, WARM_S};
+use super::loads::{Bench, SEED, WARM_S};
 use super::scene::{LoadSpec, Outcome};
 use super::simulated::{Demands, SimulationSpec, simulate};
 use super::workload::{Kind, ROWS, Workload};

@@ -9,8 +9,8 @@
 use serde::Serialize;
 
 use super::designs::{Part, balanced_in_turn};
+use super::loads::{Bench, EXPONENT, WARM_S};
 use super::quality::Quality;
-use super::report::{Bench, WARM_S};
 use super::scene::{LoadSpec, Outcome};
 use super::workload::{Popularity, Workload};
 use crate::error::Result;
@@ -60,7 +60,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Vec<Period>> {
 }
 
 fn one(bench: &mut Bench<'_>, period_s: u64) -> Result<Period> {
-    let popularity = Popularity::Zipf(super::report::EXPONENT);
+    let popularity = Popularity::Zipf(EXPONENT);
     let workload = Workload {
         shift_every_s: Some(period_s as f64),
         places: Some(2),

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use imago_plan::store::decide::Parameters;
 use imago_plan::store::guardrails::Limits;
+use imago_plan::store::parameters::Parameters;
 use imago_store::adapt::{AdaptReport, Adaptation, HeatReport, Mode, Options};
 use imago_store::engine::{self, Store};
 use imago_store::record::Site;

@@ -2,8 +2,8 @@
 //!
 //! Each sentence begins with the shape or its difference from the advised one, and gives the time before the cost.
 
+use super::candidate::{Advice, Candidate, Question};
 use super::grid::Dimension;
-use super::plan::{Advice, Candidate, Question};
 use super::shape::{CacheAt, Reads, Shape, counted, size};
 
 /// Returns the sentence for the advised shape; `of` is the number of shapes compared.

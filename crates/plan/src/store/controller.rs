@@ -11,11 +11,14 @@ use std::collections::BTreeMap;
 
 use rand::Rng;
 
+use super::considered::Hold;
 use super::cost::CostModel;
-use super::decide::{Decided, Hold, Parameters, emulated};
-use super::guardrails::{Guardrails, Judgement, Latency, LatencyBaseline, Limits};
+use super::decide::{Decided, emulated};
+use super::guardrails::{Guardrails, Judgement, LatencyBaseline, Limits};
 use super::layout::{Key, Layout, Operator, Site};
+use super::parameters::Parameters;
 use super::price::{CPU_WEIGHT, Situation};
+use super::regimes::Latency;
 use super::regimes::{Expected, OtherRegime, Regimes, Settings};
 use super::strategy::Strategy;
 use super::workload::Sample;

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use super::decide::Hold;
+use super::considered::Hold;
 use super::layout::{Key, Layout, Operator, Site};
 
 mod bans;
@@ -60,15 +60,6 @@ impl Default for Limits {
             banned_ms: 60_000,
         }
     }
-}
-
-/// A measured mean latency of transactions, with its uncertainty.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Latency {
-    /// Mean latency, in µs.
-    pub mean_us: f64,
-    /// Standard error of the mean latency, in µs.
-    pub error_us: f64,
 }
 
 /// The guardrails of adaptation against thrashing: what was changed when, which changes are being measured, and which

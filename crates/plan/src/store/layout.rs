@@ -7,10 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
+pub use super::site_set::Site;
 use super::site_set::SiteSet;
-
-/// Number that identifies a site of the store.
-pub type Site = u16;
 
 /// The requirements on the type of the keys by which partitions are bounded.
 pub trait Key: Ord + Clone + Debug {}

@@ -23,11 +23,13 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::considered::Considered;
 use super::controller::{Controller, Forbids, Outlook};
 use super::cost::CostModel;
-use super::decide::{Considered, Decided, Parameters};
+use super::decide::Decided;
 use super::guardrails::{Guardrails, Judgement, Limits};
 use super::layout::{Key, Layout, Operator, Site};
+use super::parameters::Parameters;
 use super::price::price;
 use super::regimes;
 use super::strategy::Strategy;

@@ -26,7 +26,7 @@ mod latencies;
 mod signature;
 
 pub use expected::{Expected, OtherRegime};
-pub use latencies::Latencies;
+pub use latencies::{Latencies, Latency};
 use signature::Signature;
 
 /// Limit on the number of regimes that are remembered.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::layout::Site;
+/// Number that identifies a site of the store.
+pub type Site = u16;
 
 /// Limit on the number of sites of a design: the numbers of sites are below it.
 pub const SITES_MAX: Site = 64;

@@ -6,8 +6,9 @@
 
 use rand::Rng;
 
-use super::decide::{Decided, HoldCheck, Parameters, decide};
+use super::decide::{Decided, HoldCheck, decide};
 use super::layout::{Key, Layout};
+use super::parameters::Parameters;
 use super::price::Situation;
 
 /// A strategy that chooses changes of a store's design.

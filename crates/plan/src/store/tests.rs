@@ -6,9 +6,11 @@ use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
+use super::considered::{Hold, Rejected};
 use super::cost::{CostModel, Inputs, Measured, Operation, Uses};
-use super::decide::{Decided, Hold, Parameters, Rejected, decide, emulated};
+use super::decide::{Decided, decide, emulated};
 use super::layout::{Layout, Operator, Partition, Site};
+use super::parameters::Parameters;
 use super::plans::{Thresholds, View, necessary, plans};
 use super::price::{CPU_WEIGHT, Situation};
 use super::regimes::Expected;
@@ -412,7 +414,7 @@ fn what_is_held_back_says_why() {
     };
     let decided =
         decide(&layout, &known, &Parameters::default(), &held, &[], &mut StdRng::seed_from_u64(1));
-    let is_held = |plan: &super::decide::Considered<String>| {
+    let is_held = |plan: &super::considered::Considered<String>| {
         matches!(plan.rejected, Some(Rejected::OnHold(_)))
     };
     assert!(decided.considered.iter().any(is_held), "{decided:?}");
@@ -426,7 +428,7 @@ fn no_site_gets_more_than_it_may_hold() {
     let samples: Vec<_> = (0..200).map(|n| scan(n * 13 % 900, 100)).collect();
     let parameters = Parameters { memory_max: Some(500_000), ..Parameters::default() };
     let decided = decided(&layout, &samples, 1_200.0, &parameters);
-    let full = |plan: &super::decide::Considered<String>| {
+    let full = |plan: &super::considered::Considered<String>| {
         matches!(plan.rejected, Some(Rejected::Memory(_)))
     };
     assert!(decided.considered.iter().any(full), "{decided:?}");

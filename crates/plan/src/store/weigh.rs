@@ -9,8 +9,9 @@
 
 use std::cell::OnceCell;
 
-use super::decide::{Considered, Hold, Parameters, Rejected};
+use super::considered::{Considered, Hold, Rejected};
 use super::layout::{Key, Layout, Operator, Site};
+use super::parameters::Parameters;
 use super::price::{Price, Situation, plan_cost, price, price_by};
 use super::regimes::{Expected, OtherRegime};
 use super::workload::{Accesses, Numbered};

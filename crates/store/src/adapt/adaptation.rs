@@ -1,49 +1,26 @@
 //! The interface of adaptation to the rest of the store: its options, its report, and the task that runs the planner.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use imago_plan::store::decide::Parameters;
-use imago_plan::store::guardrails::Limits;
 use imago_plan::store::layout::Layout;
 use imago_plan::store::strategy::{MorphoSys, Strategy};
-use serde::{Deserialize, Serialize};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::sleep;
 
-use super::explain::Known;
+use super::explanation::Known;
 use super::heat::{HeatRecorder, HeatReport};
-use super::limits::LimitsRequest;
-use super::persisted::{Persisted, StateWriter};
+use super::limits::{AdaptLimits, LimitsFault, LimitsReport, LimitsRequest, StoreUsage};
+use super::options::Options;
+use super::persisted::{EVERY, Persisted, StateWriter};
 use super::report::AdaptReport;
 use crate::engine::Store;
 use crate::key::Key;
+use crate::record::Site;
 use crate::sampler::{Sampled, Sampler};
-
-/// Selects whether adaptation executes the design changes whose predicted saving exceeds their cost, or only reports
-/// them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Adaptation reports such changes as advice and does not change the design.
-    #[default]
-    Advise,
-    /// Adaptation executes such changes.
-    On,
-}
-
-/// The options with which adaptation decides.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Whether plans whose predicted saving exceeds their cost are executed or only reported.
-    pub mode: Mode,
-    /// Parameters by which the planner compares the savings and costs of plans.
-    pub parameters: Parameters,
-    /// Limits of the guardrails, which delay or forbid changes that the planner would choose.
-    pub limits: Limits,
-    /// Seed of the planner's random number generator.
-    pub seed: u64,
-}
+use crate::site::Usage;
 
 /// Adaptation of one store. It runs in the process that has the router's map (its routing table).
 pub struct Adaptation {
@@ -191,5 +168,105 @@ impl Adaptation {
             let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
             (report.has_ended, report.failure) = (true, Some(failure));
         }
+    }
+
+    /// Returns the present options of adaptation.
+    pub(super) fn options(&self) -> Options {
+        *self.options.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the quantities of the store that limits are compared with.
+    async fn usage(&self) -> StoreUsage {
+        let usage = self.store.usage().await;
+        let bytes = |(site, copies): &(Site, Vec<Usage>)| {
+            (site.0, copies.iter().map(|copy| copy.size.bytes).sum())
+        };
+        let map = self.store.map();
+        StoreUsage {
+            partitions: map.design.partitions().count(),
+            replicas: map.design.partitions().map(|one| one.replicas.len()).max().unwrap_or(0),
+            bytes: usage.iter().map(bytes).collect(),
+            sites: self.store.sites(),
+        }
+    }
+
+    /// Checks the limits of the start, and logs a warning for each that the store exceeds already.
+    pub(super) async fn check_limits(&self) -> Result<(), LimitsFault> {
+        let (limits, held) = (AdaptLimits::of(&self.options()), self.usage().await);
+        limits.check(&held)?;
+        limits.notes(&held).iter().for_each(|note| tracing::warn!("{note}"));
+        Ok(())
+    }
+
+    /// Returns the limits in force, and which of them the store exceeds.
+    pub async fn limits(&self) -> LimitsReport {
+        let limits = AdaptLimits::of(&self.options());
+        LimitsReport { notes: limits.notes(&self.usage().await), limits }
+    }
+
+    /// Changes limits from the next decision on, persists them, and returns the limits then in force.
+    ///
+    /// # Errors
+    /// If a limit is invalid, or the store already exceeds the requested memory limit; no limit is changed then.
+    pub async fn limit(&self, request: &LimitsRequest) -> Result<LimitsReport, LimitsFault> {
+        let held = self.usage().await;
+        let limits = {
+            let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
+            let limits = AdaptLimits::of(&options).with(request);
+            limits.check(&held)?;
+            if request.memory_max_mb.is_some() {
+                limits.check_memory(&held)?;
+            }
+            limits.set(&mut options);
+            limits
+        };
+        let set = {
+            let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+            *set = set.and(request);
+            *set
+        };
+        self.writer.amend(|state| state.limits = set);
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        (report.mode, report.horizon_s) = (limits.mode, limits.horizon_s);
+        Ok(LimitsReport { notes: limits.notes(&held), limits })
+    }
+
+    /// Sets the state of adaptation to be written next; `state` is called only if there is a file.
+    pub(super) fn persist(&self, state: impl FnOnce() -> Persisted) {
+        self.writer.offer(state);
+    }
+
+    /// Creates adaptation with the state in a folder, if there is one. The limits in `options` are overridden by
+    /// those that were set at run time in an earlier process, and both by the `given` ones.
+    ///
+    /// # Errors
+    /// If the limits are invalid.
+    pub async fn in_folder(
+        store: Arc<Store>,
+        sampler: Arc<Sampler>,
+        mut options: Options,
+        given: &LimitsRequest,
+        folder: Option<&Path>,
+    ) -> Result<Arc<Self>, LimitsFault> {
+        let (writer, persisted) = StateWriter::open(folder);
+        let limits = AdaptLimits::of(&options).with(&persisted.limits.and(given));
+        limits.set(&mut options);
+        let adaptation = Self::with_persisted(store, sampler, options, writer, persisted);
+        adaptation.check_limits().await?;
+        Ok(adaptation)
+    }
+
+    /// Writes the latest state to the file every [`EVERY`], if it has changed; it never returns.
+    pub(super) async fn write_now_and_then(self: &Arc<Self>) {
+        loop {
+            sleep(EVERY).await;
+            let of = Arc::clone(self);
+            _ = spawn_blocking(move || of.writer.write()).await;
+        }
+    }
+
+    /// Writes the latest state to the file, if it differs from the written one in anything; called at a clean end.
+    pub fn write_latest(&self) {
+        self.writer.write_if(|latest, written| latest != written);
     }
 }

@@ -15,8 +15,9 @@ use imago_plan::store::regression::Linear;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::adaptation::{Adaptation, Mode};
-use super::explain::Known;
+use super::adaptation::Adaptation;
+use super::explanation::Known;
+use super::options::Mode;
 use super::persisted::{Persisted, VERSION};
 use super::report::{DecisionReport, FunctionReport, SiteLoadReport, Verdict};
 use crate::key::Key;

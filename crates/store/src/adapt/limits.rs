@@ -8,15 +8,12 @@
 //! Invariant: a request changes all of its limits, or none.
 
 use std::fmt;
-use std::sync::PoisonError;
 
-use imago_plan::store::decide::Parameters;
 use imago_plan::store::guardrails::Limits;
+use imago_plan::store::parameters::Parameters;
 use serde::{Deserialize, Serialize};
 
-use super::adaptation::{Adaptation, Mode, Options};
-use crate::record::Site;
-use crate::site::Usage;
+use super::options::{Mode, Options};
 
 /// Maximum valid horizon of a request, in seconds.
 const HORIZON_S_MAX: f64 = 86_400.0;
@@ -225,7 +222,7 @@ impl AdaptLimits {
 
     /// Checks that no site holds more keys and values than the memory limit allows; the error names the site that
     /// holds most.
-    fn check_memory(&self, held: &StoreUsage) -> Result<(), LimitsFault> {
+    pub(super) fn check_memory(&self, held: &StoreUsage) -> Result<(), LimitsFault> {
         let Some(mb) = self.memory_max_mb else { return Ok(()) };
         let fullest = held.bytes.iter().max_by_key(|(_, bytes)| *bytes);
         match fullest.filter(|(_, bytes)| *bytes > mb.saturating_mul(MB)) {
@@ -281,69 +278,6 @@ impl LimitsRequest {
             memory_max_mb: newer.memory_max_mb.or(self.memory_max_mb),
             changes_s_max: newer.changes_s_max.or(self.changes_s_max),
         }
-    }
-}
-
-impl Adaptation {
-    /// Returns the present options of adaptation.
-    pub(super) fn options(&self) -> Options {
-        *self.options.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the quantities of the store that limits are compared with.
-    async fn usage(&self) -> StoreUsage {
-        let usage = self.store.usage().await;
-        let bytes = |(site, copies): &(Site, Vec<Usage>)| {
-            (site.0, copies.iter().map(|copy| copy.size.bytes).sum())
-        };
-        let map = self.store.map();
-        StoreUsage {
-            partitions: map.design.partitions().count(),
-            replicas: map.design.partitions().map(|one| one.replicas.len()).max().unwrap_or(0),
-            bytes: usage.iter().map(bytes).collect(),
-            sites: self.store.sites(),
-        }
-    }
-
-    /// Checks the limits of the start, and logs a warning for each that the store exceeds already.
-    pub(super) async fn check_limits(&self) -> Result<(), LimitsFault> {
-        let (limits, held) = (AdaptLimits::of(&self.options()), self.usage().await);
-        limits.check(&held)?;
-        limits.notes(&held).iter().for_each(|note| tracing::warn!("{note}"));
-        Ok(())
-    }
-
-    /// Returns the limits in force, and which of them the store exceeds.
-    pub async fn limits(&self) -> LimitsReport {
-        let limits = AdaptLimits::of(&self.options());
-        LimitsReport { notes: limits.notes(&self.usage().await), limits }
-    }
-
-    /// Changes limits from the next decision on, persists them, and returns the limits then in force.
-    ///
-    /// # Errors
-    /// If a limit is invalid, or the store already exceeds the requested memory limit; no limit is changed then.
-    pub async fn limit(&self, request: &LimitsRequest) -> Result<LimitsReport, LimitsFault> {
-        let held = self.usage().await;
-        let limits = {
-            let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
-            let limits = AdaptLimits::of(&options).with(request);
-            limits.check(&held)?;
-            if request.memory_max_mb.is_some() {
-                limits.check_memory(&held)?;
-            }
-            limits.set(&mut options);
-            limits
-        };
-        let set = {
-            let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
-            *set = set.and(request);
-            *set
-        };
-        self.writer.amend(|state| state.limits = set);
-        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        (report.mode, report.horizon_s) = (limits.mode, limits.horizon_s);
-        Ok(LimitsReport { notes: limits.notes(&held), limits })
     }
 }
 

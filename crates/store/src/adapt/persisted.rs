@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use imago_plan::store::cost::CostModel;
@@ -21,15 +21,10 @@ use imago_plan::store::guardrails::Guardrails;
 use imago_plan::store::layout::Operator;
 use imago_plan::store::regression::{Linear, Parts};
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 
-use super::adaptation::{Adaptation, Options};
-use super::limits::{AdaptLimits, LimitsFault, LimitsRequest};
-use super::report::DecisionReport;
-use crate::engine::Store;
+use super::limits::LimitsRequest;
+use super::report::{DecisionReport, KeptReport};
 use crate::key::Key;
-use crate::sampler::Sampler;
 
 /// Interval at which `adapt.json` is written if the state has changed.
 pub(super) const EVERY: Duration = Duration::from_secs(3);
@@ -74,18 +69,6 @@ pub(super) struct Ban {
     site: Option<u16>,
     until_ms: u64,
     times: u32,
-}
-
-/// The file in which the state of adaptation is persisted, and whether reading or writing it failed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptReport {
-    /// Path of the file `adapt.json`; `None` for a store without a folder, whose state of adaptation is lost when it
-    /// ends.
-    pub file: Option<PathBuf>,
-    /// Why the file that existed at the start was not used; `None` if it was, or if there was none.
-    pub refused: Option<String>,
-    /// Why the last write of the file failed; `None` if it succeeded or nothing was written yet.
-    pub failure: Option<String>,
 }
 
 /// Writes the latest state of adaptation to `adapt.json`.
@@ -156,7 +139,7 @@ impl StateWriter {
         });
     }
 
-    fn write_if(&self, is_due: impl FnOnce(&Persisted, &Persisted) -> bool) {
+    pub(super) fn write_if(&self, is_due: impl FnOnce(&Persisted, &Persisted) -> bool) {
         let (file, latest) = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let (Some(file), Some(latest)) = (&state.report.file, &state.latest) else { return };
@@ -300,47 +283,6 @@ impl Ban {
             ("remaster", Some(site)) => Operator::Remaster(key, site),
             _ => return None,
         })
-    }
-}
-
-impl Adaptation {
-    /// Sets the state of adaptation to be written next; `state` is called only if there is a file.
-    pub(super) fn persist(&self, state: impl FnOnce() -> Persisted) {
-        self.writer.offer(state);
-    }
-
-    /// Creates adaptation with the state in a folder, if there is one. The limits in `options` are overridden by
-    /// those that were set at run time in an earlier process, and both by the `given` ones.
-    ///
-    /// # Errors
-    /// If the limits are invalid.
-    pub async fn in_folder(
-        store: Arc<Store>,
-        sampler: Arc<Sampler>,
-        mut options: Options,
-        given: &LimitsRequest,
-        folder: Option<&Path>,
-    ) -> Result<Arc<Self>, LimitsFault> {
-        let (writer, persisted) = StateWriter::open(folder);
-        let limits = AdaptLimits::of(&options).with(&persisted.limits.and(given));
-        limits.set(&mut options);
-        let adaptation = Self::with_persisted(store, sampler, options, writer, persisted);
-        adaptation.check_limits().await?;
-        Ok(adaptation)
-    }
-
-    /// Writes the latest state to the file every [`EVERY`], if it has changed; it never returns.
-    pub(super) async fn write_now_and_then(self: &Arc<Self>) {
-        loop {
-            sleep(EVERY).await;
-            let of = Arc::clone(self);
-            _ = spawn_blocking(move || of.writer.write()).await;
-        }
-    }
-
-    /// Writes the latest state to the file, if it differs from the written one in anything; called at a clean end.
-    pub fn write_latest(&self) {
-        self.writer.write_if(|latest, written| latest != written);
     }
 }
 

@@ -1,14 +1,15 @@
 //! The planner's report: the state of adaptation, the learned cost functions, and the decisions with their reasons.
 
-use imago_plan::store::decide::{Considered, Rejected};
+use std::path::PathBuf;
+
+use imago_plan::store::considered::{Considered, Rejected};
 use imago_plan::store::layout::Operator;
 use imago_plan::store::planner::{self, Advised};
 use imago_plan::store::price::CPU_WEIGHT;
 use serde::{Deserialize, Serialize};
 
-use super::Mode;
-use super::explain::Explanation;
-use super::persisted::KeptReport;
+use super::explanation::Explanation;
+use super::options::Mode;
 use crate::key::Key;
 
 /// The state of adaptation as `GET /adapt` returns it.
@@ -73,6 +74,18 @@ pub struct AdaptReport {
     pub sites: Vec<SiteLoadReport>,
     /// The plans that were considered last, the oldest first.
     pub decisions: Vec<DecisionReport>,
+}
+
+/// The file in which the state of adaptation is persisted, and whether reading or writing it failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptReport {
+    /// Path of the file `adapt.json`; `None` for a store without a folder, whose state of adaptation is lost when it
+    /// ends.
+    pub file: Option<PathBuf>,
+    /// Why the file that existed at the start was not used; `None` if it was, or if there was none.
+    pub refused: Option<String>,
+    /// Why the last write of the file failed; `None` if it succeeded or nothing was written yet.
+    pub failure: Option<String>,
 }
 
 /// One learned cost function, which is linear in its inputs.

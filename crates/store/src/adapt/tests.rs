@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use imago_plan::store::decide::Parameters;
 use imago_plan::store::guardrails::Limits;
+use imago_plan::store::parameters::Parameters;
 
 mod apart;
 mod strategy;

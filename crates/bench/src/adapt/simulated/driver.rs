@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use imago_plan::store::decide::Parameters;
 use imago_plan::store::guardrails::Limits;
 use imago_plan::store::layout::{Layout, Operator, Site};
+use imago_plan::store::parameters::Parameters;
 use imago_plan::store::planner::{
     Observed, Outcome, Planner, Round, Settings, SiteWork, WaitCause,
 };

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use imago_plan::store::decide::Parameters;
 use imago_plan::store::guardrails::Limits;
+use imago_plan::store::parameters::Parameters;
 use imago_store::adapt::{
     AdaptReport, Adaptation, AtMost, DecisionReport, KeptReport, LimitsRequest, Mode, Options,
     Verdict,

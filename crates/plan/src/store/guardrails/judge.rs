@@ -4,9 +4,9 @@
 //! over one visit of each of these, so that a period longer than one measurement is judged as a whole. The latencies of
 //! regimes count by the weights of the regimes.
 
-use super::{BANNED_MS_MAX, Guardrails, Latency, REMEMBERED_MAX};
+use super::{BANNED_MS_MAX, Guardrails, REMEMBERED_MAX};
 use crate::store::layout::{Key, Operator};
-use crate::store::regimes::{Latencies, OtherRegime};
+use crate::store::regimes::{Latencies, Latency, OtherRegime};
 
 /// Longest time for which the effect of a change is measured, in ms.
 const WATCHED_MS_MAX: u64 = 660_000;

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::store::decide::Hold;
+use crate::store::considered::Hold;
 use crate::store::layout::{Key, Layout, Operator, Site};
 
 /// Largest factor on the least gain that a reversal has to save.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::store::considered::Considered;
 use crate::store::controller::Outlook;
 use crate::store::cost::CostModel;
-use crate::store::decide::{Considered, Parameters};
 use crate::store::guardrails::Watched;
 use crate::store::layout::Site;
+use crate::store::parameters::Parameters;
 use crate::store::price::Price;
 
 /// The reason for which a plan that saves more than it costs is only reported, and not executed.

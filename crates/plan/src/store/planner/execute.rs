@@ -12,9 +12,9 @@
 
 use std::collections::VecDeque;
 
-use crate::store::decide::Parameters;
 use crate::store::guardrails::{Guardrails, inverse};
 use crate::store::layout::{Key, Layout, Operator, Site};
+use crate::store::parameters::Parameters;
 use crate::store::waves::waves;
 
 /// The outcome of an operator.

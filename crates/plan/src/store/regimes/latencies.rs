@@ -2,7 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::store::guardrails::Latency;
+/// A measured mean latency of transactions, with its uncertainty.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Latency {
+    /// Mean latency, in µs.
+    pub mean_us: f64,
+    /// Standard error of the mean latency, in µs.
+    pub error_us: f64,
+}
 
 /// Time for which the latencies of a slice are remembered, in ms.
 const REMEMBERED_MS: u64 = 900_000;

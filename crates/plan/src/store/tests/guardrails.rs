@@ -3,11 +3,12 @@
 use proptest::prelude::*;
 
 use super::{layouts, transactions, user, users};
-use crate::store::decide::Hold;
-use crate::store::guardrails::{Guardrails, Judgement, Latency, LatencyBaseline, Limits, inverse};
+use crate::store::considered::Hold;
+use crate::store::guardrails::{Guardrails, Judgement, LatencyBaseline, Limits, inverse};
 use crate::store::layout::{Layout, Operator, Partition};
 use crate::store::plans::{Thresholds, View, plans};
 use crate::store::regimes::Latencies;
+use crate::store::regimes::Latency;
 use crate::store::workload::{Numbered, Sample, Statistics, Touched};
 
 proptest! {

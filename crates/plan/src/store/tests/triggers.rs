@@ -6,7 +6,8 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use super::{learned, user, users, writes};
-use crate::store::decide::{Parameters, decide};
+use crate::store::decide::decide;
+use crate::store::parameters::Parameters;
 use crate::store::price::{CPU_WEIGHT, Situation};
 use crate::store::regimes::Expected;
 use crate::store::strategy::{MorphoSys, Strategy as _};

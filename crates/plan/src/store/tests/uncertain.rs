@@ -8,9 +8,9 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::periods::{Load, SITES, USERS, draw, layout, model};
 use crate::store::controller::Controller;
-use crate::store::decide::Parameters;
 use crate::store::guardrails::Limits;
 use crate::store::layout::{Layout, Operator};
+use crate::store::parameters::Parameters;
 use crate::store::regimes::{ObservedTransaction, Settings};
 use crate::store::strategy::MorphoSys;
 use crate::store::workload::Sample;

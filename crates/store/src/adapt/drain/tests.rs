@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use imago_plan::store::decide::Parameters;
 use imago_plan::store::guardrails::Limits;
+use imago_plan::store::parameters::Parameters;
 
 use super::{DrainReport, DrainState, Drains};
 use crate::adapt::{Adaptation, LimitsRequest, Mode, Options};

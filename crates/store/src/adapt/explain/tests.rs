@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use imago_plan::store::decide::Parameters;
 use imago_plan::store::guardrails::Limits;
 use imago_plan::store::layout::Operator as Planned;
+use imago_plan::store::parameters::Parameters;
 
 use super::{Explanation, NotExplained};
 use crate::adapt::{Adaptation, AtMost, LimitsRequest, Mode, Options};

@@ -1,7 +1,9 @@
 //! A strategy of its own decides: its plans are carried out, held back, measured and told as those of any other.
 
-use imago_plan::store::decide::{Considered, Decided, Hold, HoldCheck, Parameters, Rejected};
+use imago_plan::store::considered::{Considered, Hold, Rejected};
+use imago_plan::store::decide::{Decided, HoldCheck};
 use imago_plan::store::layout::{self, Layout, Operator};
+use imago_plan::store::parameters::Parameters;
 use imago_plan::store::price::{Situation, price};
 use imago_plan::store::strategy::Strategy;
 use rand::Rng;

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use imago_plan::store::cost::{CostModel, Inputs, Measured, Operation};
-use imago_plan::store::decide::Parameters;
 use imago_plan::store::guardrails::Limits;
 use imago_plan::store::layout::{self, Layout};
+use imago_plan::store::parameters::Parameters;
 use imago_plan::store::planner::{
     Observed, Outcome, Permission, Planner, Round, Settings, SiteWork, Window,
 };
