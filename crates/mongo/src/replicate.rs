@@ -7,5 +7,6 @@ pub mod coordinator;
 pub(crate) mod duplicate_ids;
 pub mod monitor;
 pub mod pace;
+pub mod pair;
 pub mod route;
 pub(crate) mod split_points;

@@ -20,10 +20,10 @@ use super::{
 use crate::copy::preflight::{self, Plan, Planned};
 use crate::copy::prepare::{prepare, prepare_joined};
 use crate::error::{Error, Result};
-use crate::replicate::apply::Pair;
 use crate::replicate::bulk_reader::{Counters, count_filtered};
 use crate::replicate::coordinator::{Coordinator, Member, Parts};
 use crate::replicate::monitor::{self, Applied};
+use crate::replicate::pair::Pair;
 use crate::server::block;
 use crate::server::collection::Definition;
 use crate::state::leases::Leases;

@@ -30,8 +30,8 @@ use imago_job::run::Run;
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::differences::{Differences, all_differences};
 use super::functions::differing;
-use super::structure::{Differences, all_differences};
 use super::{Clusters, CopyJob, KIND, State, retry_transient, save};
 use crate::copy::preflight::{Plan, Planned, plan_one, replaced_by};
 use crate::error::{Error, Result};

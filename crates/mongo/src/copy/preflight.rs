@@ -11,7 +11,7 @@ use crate::bson::input::parse_filter;
 use crate::copy::{Clusters, INSPECTIONS_MAX};
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, Selector};
-use crate::replicate::apply::Pair;
+use crate::replicate::pair::Pair;
 use crate::server::block;
 use crate::server::collection::{
     Definition, FUNCTIONS, Handle, Kind, LeftOut, Listed, Size, left_out_by, list_all,

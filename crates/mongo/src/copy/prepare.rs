@@ -6,7 +6,7 @@ use crate::bson::input;
 use crate::copy::preflight::{self, Paired, Plan, Planned};
 use crate::copy::{Clusters, INSPECTIONS_MAX};
 use crate::error::Result;
-use crate::replicate::apply::Pair;
+use crate::replicate::pair::Pair;
 use crate::replicate::split_points::cut;
 use crate::server::collection::{Definition, Handle};
 use crate::server::retention::Suspension;

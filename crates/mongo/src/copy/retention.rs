@@ -11,10 +11,9 @@ use imago_job::run::Run;
 use super::{Clusters, INSPECTIONS_MAX, State, plan_with, retry_transient, save, state_of};
 use crate::copy::preflight::{Paired, Plan, Planned, definition_of};
 use crate::error::{Error, Result};
-use crate::server::collection::{Definition, Handle};
+use crate::server::collection::{Definition, Handle, name_of};
 use crate::server::endpoint::Endpoint;
 use crate::server::retention::{self, Retention, Suspension};
-use crate::server::structure::name_of;
 
 impl State {
     /// Records the retention rules that collection `n` of the destination gets at the end of the job: those of the

@@ -27,6 +27,7 @@ use mongodb::raw_batch_cursor::RawBatchCursor;
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
 use crate::replicate::duplicate_ids;
+use crate::replicate::pair::Pair;
 use crate::server::collection::Handle;
 use crate::server::endpoint::{answer, prefer_secondary};
 use crate::server::write::{self, DUPLICATE_KEY, IMMUTABLE_FIELD, WriteError};
@@ -35,25 +36,6 @@ mod form;
 
 use form::{form, needs_room, replacement};
 pub(crate) use form::{has_array, inserts, key_of};
-
-/// A collection at the source and its copy at the destination.
-#[derive(Clone, Debug)]
-pub struct Pair {
-    /// The collection at the source, which is read.
-    pub source: Handle,
-    /// The collection at the destination, which is written.
-    pub destination: Handle,
-    /// Condition that a document must match to be copied; `None` for all documents. A document that does not match it
-    /// counts as absent at the source.
-    pub filter: Option<Document>,
-    /// True if `_id`s of different bytes may be equal by the collection's collation.
-    pub is_collated: bool,
-    /// The fields of the shard key at the destination, if an `_id` alone does not determine the document's shard;
-    /// else empty.
-    pub shard_key: Vec<String>,
-    /// True if the destination holds documents that are not the source's (`--into-existing`).
-    pub has_foreign: bool,
-}
 
 /// The state of the source that a read returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,8 +30,9 @@ use tokio::sync::Notify;
 
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
-use crate::replicate::apply::{Found, Pair, ReadAt, found_in, inserts, make_room, read_concern};
+use crate::replicate::apply::{Found, ReadAt, found_in, inserts, make_room, read_concern};
 use crate::replicate::duplicate_ids;
+use crate::replicate::pair::Pair;
 use crate::replicate::route::{ChunkMapSnapshot, Route};
 use crate::server::collection::{Definition, number};
 use crate::server::endpoint::{Endpoint, answer, prefer_secondary};

@@ -12,7 +12,7 @@ use futures_util::TryStreamExt;
 
 use crate::bson::order::Id;
 use crate::error::{Error, Result};
-use crate::replicate::apply::Pair;
+use crate::replicate::pair::Pair;
 use crate::server::collection::Handle;
 use crate::server::endpoint::answer_within;
 use crate::server::timing::SEARCH_MAX;

@@ -87,6 +87,11 @@ impl Definition {
     }
 }
 
+/// Returns the name of an index, given its definition.
+pub(crate) fn name_of(index: &Document) -> &str {
+    index.get_str("name").unwrap_or_default()
+}
+
 impl Handle {
     /// Refuses the write `doing` while it is uncertain that this process still owns the job of this collection.
     ///

@@ -19,9 +19,8 @@ use std::collections::BTreeMap;
 use bson::{Bson, Document, doc};
 use serde::{Deserialize, Serialize};
 
-use super::structure::name_of;
 use crate::error::Result;
-use crate::server::collection::{Definition, Handle, Kind};
+use crate::server::collection::{Definition, Handle, Kind, name_of};
 use crate::server::endpoint::Endpoint;
 
 /// Expiry time of a suspended TTL index, in seconds after the date in the document: the longest that servers accept.

@@ -8,7 +8,7 @@ use imago_job::control::Control;
 
 use crate::bson::order::cmp_values;
 use crate::error::Result;
-use crate::server::collection::Handle;
+use crate::server::collection::{Handle, name_of};
 use crate::server::retention::{NO_MAX, integer};
 use crate::server::timing::retry_transient;
 
@@ -25,10 +25,6 @@ pub(crate) async fn build(indexes: &[(Handle, Vec<Document>)], control: &Control
     });
     let builds: Vec<_> = builds.collect();
     stream::iter(builds).buffer_unordered(BUILDS_AT_ONCE).try_collect().await
-}
-
-pub(crate) fn name_of(index: &Document) -> &str {
-    index.get_str("name").unwrap_or_default()
 }
 
 pub(crate) fn is_unique(index: &Document) -> bool {

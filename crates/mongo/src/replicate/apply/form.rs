@@ -12,8 +12,9 @@ use bson::spec::ElementType;
 use bson::{RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use memchr::memmem::Finder;
 
-use super::{Found, Pair};
+use super::Found;
 use crate::bson::order::element_at;
+use crate::replicate::pair::Pair;
 
 /// The forms of write by which a document arrives at a server unchanged, byte for byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,8 @@ use imago_plan::pacing::rounds::{Sizes, pause_after, piece_size};
 use super::{Coordinator, LANES};
 use crate::bson::order::Id;
 use crate::error::{Error, Result, code};
-use crate::replicate::apply::{self, Pair, ReadAt, Tally, Want};
+use crate::replicate::apply::{self, ReadAt, Tally, Want};
+use crate::replicate::pair::Pair;
 use crate::server::timing::PATIENCE;
 
 /// Most rounds that one coordinator runs at the same time.

@@ -17,10 +17,11 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::reshard::execute::zones::{Zones, min_of};
 use crate::reshard::plan::Plan;
+use crate::server::collection::name_of;
 use crate::server::collection::{Definition, Handle};
 use crate::server::endpoint::Endpoint;
 use crate::server::shard::key_index;
-use crate::server::structure::{is_unique, name_of};
+use crate::server::structure::is_unique;
 
 /// Returns the full name of the shadow of the collection `ns` in the job `id`.
 #[must_use]
