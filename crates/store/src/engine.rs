@@ -182,7 +182,8 @@ impl Store {
             sections.extend(before());
             sections
         });
-        let listener = Listener::new(listener, settings, tls).map_err(failed)?;
+        let listener =
+            Listener::new(listener, Arc::clone(&self.shared), settings, tls).map_err(failed)?;
         let address = listener.address().map_err(failed)?;
         _ = self.shared.client_threads()[0].send(SiteEvent::Listen(Arc::new(listener)));
         Ok(address)

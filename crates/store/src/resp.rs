@@ -30,6 +30,7 @@ mod answer;
 mod call;
 mod codec;
 mod command;
+mod command_table;
 mod decode;
 mod glob;
 mod input_quota;
@@ -48,6 +49,7 @@ mod session;
 use answer::Answer;
 pub use call::Procedures;
 use command::{Command, Handler};
+use command_table::COMMANDS;
 pub use decode::decode;
 use input_quota::Share;
 pub use input_quota::{INPUT_BYTES_MAX, InputQuota};
@@ -358,7 +360,7 @@ impl Client {
             self.is_closed = true;
             return Next::Close(Reply::default());
         }
-        let command = match command::of(arguments) {
+        let command = match command_table::command_of(arguments) {
             Ok(command) => command,
             Err(text) if arguments.is(0, "EXEC") => return self.abort(&text),
             Err(text) => return self.reject(text),
@@ -373,6 +375,7 @@ impl Client {
                     | Handler::Script(_)
                     | Handler::Call(_)
                     | Handler::Session(_)
+                    | Handler::Describe(_)
                     | Handler::Scan(_)
                     | Handler::Unwatch
                     | Handler::Nothing
@@ -395,6 +398,10 @@ impl Client {
                 self.session.watched = self.watched.len();
                 let (arguments, settings) = (*arguments, &*self.settings);
                 let answer = act(Call { arguments, session: &mut self.session, settings });
+                self.say(&answer.unwrap_or_else(|error| error))
+            }
+            Handler::Describe(describe) => {
+                let answer = describe(arguments, COMMANDS);
                 self.say(&answer.unwrap_or_else(|error| error))
             }
             Handler::Scan(understand) => understand(arguments, database, protocol, &self.settings)

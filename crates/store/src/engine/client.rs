@@ -2,6 +2,7 @@
 
 pub(in crate::engine) mod connection;
 pub(in crate::engine) mod listener;
+mod pipeline;
 mod request_timeout;
 mod sending;
 pub(in crate::engine) mod session;

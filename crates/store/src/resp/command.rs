@@ -1,7 +1,6 @@
-//! The commands that clients can send. One table contains the name, arity, key positions and effect of each. COMMAND
-//! shows the table, and requests are checked against it.
+//! A command that clients can send: its name, arity, key positions and effect.
 
-use super::answer::{Answer, cut};
+use super::answer::Answer;
 use super::operation::Operation;
 use super::parse::Arguments;
 use super::session::Act;
@@ -9,11 +8,6 @@ use super::{Settings, call, scan, script};
 use std::sync::Arc;
 
 use crate::key::Table;
-
-mod table;
-mod unsupported;
-
-pub(super) use table::COMMANDS;
 
 /// One entry of the table of commands: a command, or a subcommand such as ID of CLIENT.
 pub(super) struct Command {
@@ -59,6 +53,8 @@ pub(super) enum Handler {
     Call(call::Understand),
     /// Reads or changes the state of the client's connection.
     Session(Act),
+    /// Describes commands of the table.
+    Describe(fn(&Arguments<'_>, &'static [Command]) -> Result<Answer, Answer>),
     /// Reads the next rows of an iteration in key order; the function parses the request.
     Scan(scan::Understand),
     /// Begins to queue commands.
@@ -123,7 +119,7 @@ impl Command {
     }
 
     /// Returns the subcommand's own name, or the command's name.
-    fn last_name(&self) -> &'static str {
+    pub fn last_name(&self) -> &'static str {
         self.name.rsplit('|').next().unwrap_or(self.name)
     }
 }
@@ -137,75 +133,4 @@ pub(super) fn find<'t>(among: &'t [Command], name: &[u8]) -> Option<&'t Command>
     lower.make_ascii_lowercase();
     let found = among.binary_search_by(|command| command.last_name().as_bytes().cmp(lower)).ok()?;
     Some(&among[found])
-}
-
-/// Returns the command or subcommand that a request names, after a check of the number of arguments.
-///
-/// # Errors
-/// Returns the text of the error, without its code, if the command is unknown or the number of arguments is wrong.
-pub(super) fn of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>> {
-    let Some(command) = find(COMMANDS, arguments.at(0)) else {
-        return Err(unsupported::reason(arguments).unwrap_or_else(|| unknown(arguments)));
-    };
-    let command = match arguments.get(1) {
-        Some(second) if !command.following.is_empty() => match find(command.following, second) {
-            Some(following) => following,
-            None => {
-                let reason = unsupported::reason_following(command.name, second);
-                return Err(reason.unwrap_or_else(|| unknown_following(command, second)));
-            }
-        },
-        _ => command,
-    };
-    if command.takes(arguments.len()) {
-        Ok(command)
-    } else {
-        Err(format!("wrong number of arguments for '{}' command", command.name).into())
-    }
-}
-
-/// Returns the error for a request whose command Redis has and Imago does not support; `None` if Redis has no such
-/// command.
-pub(super) fn missing(arguments: &Arguments<'_>) -> Option<Vec<u8>> {
-    unsupported::reason(arguments)
-}
-
-fn unknown(arguments: &Arguments<'_>) -> Vec<u8> {
-    let mut shown = Vec::new();
-    for argument in arguments.from(1) {
-        if shown.len() >= 128 {
-            break;
-        }
-        let argument = cut(argument, 128 - shown.len());
-        shown.extend([b"'", argument, b"' "].concat());
-    }
-    let name = cut(arguments.at(0), 128);
-    [b"unknown command '", name, b"', with args beginning with: ", &shown].concat()
-}
-
-fn unknown_following(command: &Command, name: &[u8]) -> Vec<u8> {
-    let first = command.name.to_ascii_uppercase();
-    let end = format!("'. Try {first} HELP.");
-    [b"unknown subcommand '", cut(name, 128), end.as_bytes()].concat()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_table_is_in_order_and_found_again() {
-        let all = COMMANDS.iter().flat_map(|command| [COMMANDS, command.following]);
-        for table in all {
-            assert!(table.is_sorted_by_key(|command| command.last_name()));
-            for command in table {
-                let name = command.last_name().to_ascii_uppercase();
-                assert_eq!(
-                    find(table, name.as_bytes()).map(|found| found.name),
-                    Some(command.name)
-                );
-            }
-        }
-        assert!(find(COMMANDS, &[b'a'; 100]).is_none());
-    }
 }

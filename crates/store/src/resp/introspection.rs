@@ -1,7 +1,7 @@
 //! Commands about the server itself: INFO, CONFIG GET, and COMMAND, which shows the table of commands.
 
 use super::answer::{Answer, SYNTAX};
-use super::command::{self, COMMANDS, Command};
+use super::command::{Command, find};
 use super::parse::Arguments;
 use super::session::Call;
 use super::{DATABASES, Settings, glob};
@@ -68,34 +68,46 @@ pub(super) fn config(Call { arguments, settings, .. }: Call<'_>) -> Result<Answe
     Ok(Answer::Map(found.map(|(name, value)| (bulk(name), bulk(value))).collect()))
 }
 
-pub(super) fn commands(_: Call<'_>) -> Result<Answer, Answer> {
-    Ok(Answer::Array(COMMANDS.iter().map(describe).collect()))
+pub(super) fn commands(_: &Arguments<'_>, table: &'static [Command]) -> Result<Answer, Answer> {
+    Ok(Answer::Array(table.iter().map(describe).collect()))
 }
 
-pub(super) fn command_count(_: Call<'_>) -> Result<Answer, Answer> {
-    Ok(Answer::count(COMMANDS.len()))
+pub(super) fn command_count(
+    _: &Arguments<'_>,
+    table: &'static [Command],
+) -> Result<Answer, Answer> {
+    Ok(Answer::count(table.len()))
 }
 
-pub(super) fn command_info(call: Call<'_>) -> Result<Answer, Answer> {
-    let names = call.arguments.from(2);
+pub(super) fn command_info(
+    arguments: &Arguments<'_>,
+    table: &'static [Command],
+) -> Result<Answer, Answer> {
+    let names = arguments.from(2);
     if names.len() == 0 {
-        return commands(call);
+        return commands(arguments, table);
     }
-    let described = names.map(|name| named(name).map_or(Answer::NilArray, describe));
+    let described = names.map(|name| named(table, name).map_or(Answer::NilArray, describe));
     Ok(Answer::Array(described.collect()))
 }
 
-pub(super) fn command_docs(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+pub(super) fn command_docs(
+    arguments: &Arguments<'_>,
+    table: &'static [Command],
+) -> Result<Answer, Answer> {
     let explain = |command: &Command| (bulk(command.name), explain(command));
     let names = arguments.from(2);
     let explained = match names.len() {
-        0 => COMMANDS.iter().map(explain).collect(),
-        _ => names.filter_map(named).map(explain).collect(),
+        0 => table.iter().map(explain).collect(),
+        _ => names.filter_map(|name| named(table, name)).map(explain).collect(),
     };
     Ok(Answer::Map(explained))
 }
 
-pub(super) fn command_list(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+pub(super) fn command_list(
+    arguments: &Arguments<'_>,
+    table: &'static [Command],
+) -> Result<Answer, Answer> {
     let pattern = match arguments.len() {
         2 => None,
         5 if arguments.is(2, "FILTERBY") && arguments.is(3, "PATTERN") => arguments.get(4),
@@ -104,13 +116,16 @@ pub(super) fn command_list(Call { arguments, .. }: Call<'_>) -> Result<Answer, A
     let is_wanted = |command: &&Command| {
         pattern.is_none_or(|pattern| glob::fits(pattern, command.name.as_bytes()))
     };
-    let names = COMMANDS.iter().filter(is_wanted).map(|command| bulk(command.name));
+    let names = table.iter().filter(is_wanted).map(|command| bulk(command.name));
     Ok(Answer::Array(names.collect()))
 }
 
-pub(super) fn command_keys(Call { arguments, .. }: Call<'_>) -> Result<Answer, Answer> {
+pub(super) fn command_keys(
+    arguments: &Arguments<'_>,
+    table: &'static [Command],
+) -> Result<Answer, Answer> {
     let asked = arguments.behind(2);
-    let Some(command) = command::find(COMMANDS, asked.at(0)) else {
+    let Some(command) = find(table, asked.at(0)) else {
         return Err(Answer::error("ERR Invalid command specified"));
     };
     if command.keys.first == 0 {
@@ -124,12 +139,10 @@ pub(super) fn command_keys(Call { arguments, .. }: Call<'_>) -> Result<Answer, A
 
 /// Returns the command with this name, or the subcommand if the name is `COMMAND|SUBCOMMAND`; `None` if there is
 /// none.
-fn named(name: &[u8]) -> Option<&'static Command> {
+fn named(table: &'static [Command], name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|byte| *byte == b'|') {
-        None => command::find(COMMANDS, name),
-        Some(bar) => {
-            command::find(command::find(COMMANDS, &name[..bar])?.following, &name[bar + 1..])
-        }
+        None => find(table, name),
+        Some(bar) => find(find(table, &name[..bar])?.following, &name[bar + 1..]),
     }
 }
 

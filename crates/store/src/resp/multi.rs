@@ -13,6 +13,7 @@ use std::mem;
 
 use super::answer::{Answer, Protocol};
 use super::command::{Command, Handler};
+use super::command_table::COMMANDS;
 use super::parse::{Arguments, Kept};
 use super::procedure::{Step, Watch, Watched, batch, request, said};
 use super::rows::check;
@@ -148,6 +149,9 @@ impl Client {
         let step = match (operation, command.handler) {
             (Some(Ok(operation)), _) => Step::Do(operation),
             (Some(Err(answer)), _) => Step::Say(answer),
+            (None, Handler::Describe(describe)) => {
+                Step::Say(describe(&arguments, COMMANDS).unwrap_or_else(|error| error))
+            }
             (None, Handler::Session(act)) => {
                 let call = Call { arguments, session, settings: &self.settings };
                 Step::Say(act(call).unwrap_or_else(|error| error))

@@ -11,7 +11,7 @@ use super::call::Call;
 use super::keys::{key, keys};
 use super::number;
 use super::parse::Arguments;
-use super::rows::Rows;
+use super::rows::{RowOperation, Rows};
 use super::script::{Script, machine};
 use crate::key::{Key, Table, Value};
 use crate::record;
@@ -192,9 +192,8 @@ fn amount(arguments: &Arguments<'_>) -> Result<i64, Answer> {
     number::integer(arguments.at(2)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))
 }
 
-impl Operation {
-    /// Adds the keys that the operation only reads to `reads`, and the keys that it may write to `writes`.
-    pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
+impl RowOperation for Operation {
+    fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
         match self {
             Self::Get(key) | Self::Kind(key) | Self::Length(key) => reads.push(key.clone()),
             Self::GetAll(keys) | Self::Exists(keys) => reads.extend_from_slice(keys),
@@ -209,11 +208,7 @@ impl Operation {
         }
     }
 
-    /// Executes the operation on the rows of a transaction, and returns its answer, which may be an error.
-    ///
-    /// # Errors
-    /// Returns the reason why the whole transaction is to have no effect.
-    pub fn run(&self, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
+    fn run(&self, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {
         match self {
             Self::Get(key) => rows.get(key).map(Answer::value),
             Self::GetAll(keys) => {

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, Protocol, array_of};
 use super::codec::{self, Kind};
+use super::command_table::RowCommands;
 use super::operation::Operation;
-use super::rows::{Rows, check};
+use super::rows::{RowOperation as _, Rows, check};
 use super::{KEYS_MAX, Request};
 use crate::key::{Key, KeyRange};
 use crate::record::StoredValue;
@@ -23,7 +24,7 @@ pub(super) struct Single {
 
 impl Procedure for Single {
     fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
-        let answer = self.operation.run(&mut Rows::new(view))?;
+        let answer = self.operation.run(&mut Rows::new(view, &RowCommands))?;
         check(answer.bytes())?;
         Ok(answer.encoded(self.protocol))
     }
@@ -54,7 +55,7 @@ pub(super) struct Batch {
 
 impl Procedure for Batch {
     fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
-        let mut rows = Rows::new(view);
+        let mut rows = Rows::new(view, &RowCommands);
         for (key, version) in &self.watched {
             if rows.seen(key)?.map(|seen| seen.version) != *version {
                 rows.note_stale();
@@ -103,7 +104,7 @@ pub(super) struct Watched {
 
 impl Procedure for Watch {
     fn run(&mut self, view: &mut View<'_>) -> Result<Reply, Abort> {
-        let rows = Rows::new(view);
+        let rows = Rows::new(view, &RowCommands);
         let (mut versions, mut values, mut bytes) = (Versions::new(), Vec::new(), 0);
         for key in &self.keys {
             let seen = rows.seen(key)?;

@@ -1,7 +1,9 @@
-//! The rows that operations read and write in a transaction.
+//! The rows that operations read and write in a transaction, and the operations that scripts call on them.
 
 use super::ANSWER_BYTES_MAX;
-use crate::key::{Key, Value};
+use super::answer::Answer;
+use super::parse::Arguments;
+use crate::key::{Key, Table, Value};
 use crate::transaction::{Abort, Seen, View, WRITTEN_BYTES_MAX};
 
 /// The remaining budget of instructions and time that the scripts of one transaction share.
@@ -20,11 +22,38 @@ pub(super) struct Rows<'r, 'v> {
     written_bytes: usize,
     /// The remaining budget of the transaction's scripts.
     pub allowance: Allowance,
+    /// The commands that the transaction's scripts may call.
+    pub commands: &'static dyn ScriptCommands,
+}
+
+/// An operation on the rows of a transaction.
+pub(super) trait RowOperation {
+    /// Adds the keys that the operation only reads to `reads`, and the keys that it may write to `writes`.
+    fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>);
+
+    /// Executes the operation on the rows of a transaction, and returns its answer, which may be an error.
+    ///
+    /// # Errors
+    /// Returns the reason why the whole transaction is to have no effect.
+    fn run(&self, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort>;
+}
+
+/// The commands that a script may call.
+pub(super) trait ScriptCommands: Sync {
+    /// Returns the operation of a script's call on the database `table`.
+    ///
+    /// # Errors
+    /// Returns the error that the script gets.
+    fn operation(
+        &self,
+        arguments: &Arguments<'_>,
+        table: Table,
+    ) -> Result<Box<dyn RowOperation>, Answer>;
 }
 
 impl<'r, 'v> Rows<'r, 'v> {
-    pub fn new(view: &'r mut View<'v>) -> Self {
-        Self { view, written_bytes: 0, allowance: Allowance::default() }
+    pub fn new(view: &'r mut View<'v>, commands: &'static dyn ScriptCommands) -> Self {
+        Self { view, written_bytes: 0, allowance: Allowance::default(), commands }
     }
 
     pub fn get(&self, key: &Key) -> Result<Option<Value>, Abort> {

@@ -26,6 +26,7 @@ use crate::key::{Key, Table};
 
 mod library;
 pub(super) mod machine;
+mod meter;
 mod raise;
 mod value;
 

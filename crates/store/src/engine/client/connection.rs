@@ -5,7 +5,7 @@
 //! returned request and all requests after it. So the requests of a connection take effect in the order in which they
 //! were sent, whichever sites run them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
@@ -13,157 +13,25 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::{MutexGuard, Notify};
+use tokio::sync::MutexGuard;
 use tokio::time;
 
+use super::pipeline::{Pipeline, Slot};
 use super::request_timeout::RequestTimeout;
 use super::sending::send;
-use crate::engine::site::executor::{Caller, Executor};
-use crate::engine::site::mailbox::{Batch, Outcome, ReplyTo};
-use crate::engine::{BACK_WAIT, PATIENCE};
-use crate::output_buffer::{OutputBuffer, UNCOUNTED_BYTES};
+use crate::engine::site::mailbox::{Batch, Caller, ReplyTo, Submit};
+use crate::engine::{BACK_WAIT, PATIENCE, Shared};
+use crate::output_buffer::OutputBuffer;
 use crate::record::{Position, Site};
 use crate::reply::Reply;
 use crate::resp::{Headway, Next, ProtocolState, Request, Scan, Settings};
 use crate::router::Route;
-use crate::transaction::{Abort, Done, Transaction};
+use crate::transaction::{Abort, Transaction};
 
-/// Maximum number of one connection's requests that are under way, or answered and not sent yet.
-const PIPELINE_MAX: usize = 1_024;
 /// Size of a connection's buffer for input, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 /// Capacity that a connection's buffer for replies retains after a send, in bytes.
 const RETAINED_BYTES_MAX: usize = 64 * 1024;
-/// Size of a send in bytes, at which no further reply is added to it.
-const SENT_BYTES: usize = 1024 * 1024;
-/// Number of a connection's request slots whose memory is retained for further requests.
-const RETAINED_SLOTS_MAX: usize = 64;
-
-/// The requests of a connection that are not answered yet, in the order of arrival.
-pub(in crate::engine) struct Pipeline {
-    slots: RefCell<VecDeque<Slot>>,
-    /// Sequence number of the request in the first slot; requests of a connection are numbered from 0.
-    first: Cell<u64>,
-    /// Number of the connection's requests that are under way.
-    running: Cell<usize>,
-    /// True if a site has returned a request that is not queued again yet.
-    has_rerouted: Cell<bool>,
-    /// Time of the last send of replies; the time limit of later requests counts from then.
-    progress: Cell<Instant>,
-    output: Arc<OutputBuffer>,
-    changed: Notify,
-}
-
-/// The state of a request of a connection.
-enum Slot {
-    /// The reply is encoded and ready to be sent.
-    Ready(Reply),
-    /// The request is under way, or is to begin; it may begin until this time.
-    Open(Instant),
-    /// The transaction has this outcome, which is not encoded as a reply yet.
-    Ended(Result<Done, Abort>),
-    /// A site returned the transaction to be routed again; it may begin until this time.
-    Returned(Instant, Transaction),
-}
-
-impl Pipeline {
-    fn new(output: Arc<OutputBuffer>) -> Self {
-        Self {
-            slots: RefCell::default(),
-            first: Cell::default(),
-            running: Cell::default(),
-            has_rerouted: Cell::default(),
-            progress: Cell::new(Instant::now()),
-            output,
-            changed: Notify::default(),
-        }
-    }
-
-    /// Records the outcome of the request with this number, and advances `seen` to the log prefix of its reply.
-    pub(in crate::engine) fn answer(&self, number: u64, outcome: Outcome, seen: &Cell<Position>) {
-        self.running.set(self.running.get() - 1);
-        // A closed connection has no slot for it.
-        let at = usize::try_from(number - self.first.get()).expect("slots are in memory");
-        if let Some(slot) = self.slots.borrow_mut().get_mut(at) {
-            *slot = match (outcome, &*slot) {
-                (Outcome::Answer(known, mut answer), _) => {
-                    seen.set(seen.get().max(known));
-                    if let Ok(done) = &mut answer
-                        && done.answer.len() > UNCOUNTED_BYTES
-                        && !done.answer.is_charged()
-                    {
-                        // A reply from another process is not charged yet.
-                        let charge = self.output.charge(done.answer.len(), Vec::new());
-                        done.answer.keep(Some(charge));
-                    }
-                    Slot::Ended(answer)
-                }
-                (Outcome::Rerouted(transaction), Slot::Open(until)) => {
-                    self.has_rerouted.set(true);
-                    Slot::Returned(*until, transaction)
-                }
-                (Outcome::Rerouted(_), _) => unreachable!("only what is open comes back"),
-            };
-        }
-        self.changed.notify_one();
-    }
-
-    /// True if the connection may start no further request now: it has too many, or too large unsent replies.
-    fn is_full(&self) -> bool {
-        self.slots.borrow().len() >= PIPELINE_MAX || !self.output.has_room()
-    }
-
-    /// Adds a reply that needs no transaction, or an error if the output buffers have no room for the reply.
-    fn say(&self, mut reply: Reply) {
-        match self.output.try_charge(reply.len(), reply.shared()) {
-            _ if reply.len() <= UNCOUNTED_BYTES => {}
-            Some(charge) => reply.keep(Some(charge)),
-            None => {
-                reply = Reply::from(format!("-{}\r\n", self.output.all().refusal()).into_bytes())
-            }
-        }
-        self.push(Slot::Ready(reply));
-    }
-
-    /// Returns the later of `until` and [`PATIENCE`] after the last send: the time until which a request may begin.
-    fn until(&self, until: Instant) -> Instant {
-        until.max(self.progress.get() + PATIENCE)
-    }
-
-    /// Adds a slot for a request at the end, and returns the request's number.
-    fn push(&self, slot: Slot) -> u64 {
-        let mut slots = self.slots.borrow_mut();
-        slots.push_back(slot);
-        self.first.get() + slots.len() as u64 - 1
-    }
-
-    /// Sets the error of the request with this number, which does not run.
-    fn end(&self, number: u64, abort: Abort) {
-        let at = usize::try_from(number - self.first.get()).expect("slots are in memory");
-        self.slots.borrow_mut()[at] = Slot::Ended(Err(abort));
-    }
-
-    /// Encodes the replies that can be sent and moves them to `out`, up to about [`SENT_BYTES`].
-    fn collect(&self, protocol: &mut ProtocolState, out: &mut Reply) {
-        let mut slots = self.slots.borrow_mut();
-        while let Some(Slot::Ready(_) | Slot::Ended(_)) = slots.front()
-            && out.len() < SENT_BYTES
-        {
-            match slots.pop_front() {
-                Some(Slot::Ready(reply)) => out.append(reply),
-                Some(Slot::Ended(answer)) => {
-                    out.append(protocol.reply(answer.map(|done| done.answer)));
-                }
-                _ => unreachable!("it was looked at"),
-            }
-            self.first.set(self.first.get() + 1);
-        }
-        if slots.is_empty() {
-            slots.shrink_to(RETAINED_SLOTS_MAX);
-        }
-    }
-}
-
 /// The event that a connection's task waits for next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
@@ -200,7 +68,9 @@ enum Located {
 
 /// The state of a client's connection, owned by its task.
 struct Connection<'p> {
-    executor: &'p Rc<Executor>,
+    /// The thread that runs this connection.
+    site: &'p dyn Submit,
+    shared: &'p Shared,
     protocol: ProtocolState,
     /// The number of the connection, by which its transactions are kept in order.
     id: u64,
@@ -221,12 +91,14 @@ struct Connection<'p> {
     moved: Option<MutexGuard<'p, ()>>,
 }
 
-/// Serves the client on `stream` until the client or the store ends the connection; `id` is the connection's number.
+/// Serves the client on `stream` until the client or the store ends the connection; `id` is the connection's number,
+/// and `site` the thread that runs it.
 ///
 /// # Errors
 /// Returns an error if the connection breaks, or the client does not receive its replies.
-pub(in crate::engine) async fn serve(
-    executor: &Rc<Executor>,
+pub(super) async fn serve(
+    site: &dyn Submit,
+    shared: &Shared,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     settings: Arc<Settings>,
     id: u64,
@@ -234,7 +106,8 @@ pub(in crate::engine) async fn serve(
     let mut timeout = RequestTimeout::new(settings.request_wait);
     let output = OutputBuffer::new(&settings.output);
     let mut connection = Connection {
-        executor,
+        site,
+        shared,
         protocol: ProtocolState::new(settings, id),
         id,
         pipeline: Rc::new(Pipeline::new(Arc::clone(&output))),
@@ -344,9 +217,9 @@ impl Connection<'_> {
             self.begin(site, request, &mut batch);
         };
         if let Some(site) = self.at.filter(|_| !batch.is_empty()) {
-            self.executor.send(site, batch);
+            self.site.send(site, batch);
         }
-        self.executor.flush();
+        self.site.flush();
         waits
     }
 
@@ -380,9 +253,9 @@ impl Connection<'_> {
     /// Finds the site that can run a request. If there is none, and no other request of the connection is under way,
     /// changes the design.
     async fn locate(&mut self, request: &Pending) -> Located {
-        let shared = &self.executor.shared;
+        let shared = self.shared;
         let Transaction { reads, writes, at_masters, .. } = &request.transaction;
-        match shared.route(reads, writes, Some(self.executor.site), *at_masters) {
+        match shared.route(reads, writes, Some(self.site.site()), *at_masters) {
             Route::Run(site) => Located::At(site),
             Route::Never(abort) => Located::Never(abort),
             Route::First(_) if self.at.is_some() => Located::Later,
@@ -397,7 +270,7 @@ impl Connection<'_> {
     /// True if a request for `site` may begin now: no request is under way, or those under way are at `site` and that
     /// is this thread's own site, or they are in the batch that is being made (`has_batch`).
     fn may_join(&self, site: Site, has_batch: bool) -> bool {
-        self.at.is_none() || self.at == Some(site) && (site == self.executor.site || has_batch)
+        self.at.is_none() || self.at == Some(site) && (site == self.site.site() || has_batch)
     }
 
     /// Starts a request at a site: at once at this thread's site, or by adding it to `batch` for another one.
@@ -405,12 +278,13 @@ impl Connection<'_> {
         let Pending { slot, until, transaction } = request;
         self.at = Some(site);
         self.pipeline.running.set(self.pipeline.running.get() + 1);
-        let caller = Caller::Pipeline(Rc::clone(&self.pipeline), slot, Rc::clone(&self.seen));
-        let here = self.executor.site;
+        let caller =
+            Caller::Connection(Rc::<Pipeline>::clone(&self.pipeline), slot, Rc::clone(&self.seen));
+        let here = self.site.site();
         if site == here {
-            self.executor.transact(caller, transaction, until);
+            self.site.transact(caller, transaction, until);
         } else {
-            let ticket = self.executor.expect(caller);
+            let ticket = self.site.expect(caller);
             batch.push((ReplyTo::Site(here, ticket), transaction, until));
         }
     }
@@ -431,7 +305,7 @@ impl Connection<'_> {
                 return Ok(None);
             }
             Next::Info => {
-                self.executor.shared.count().await;
+                self.shared.count().await;
                 let reply = self.protocol.describe();
                 self.pipeline.say(reply);
                 return Ok(None);
@@ -459,7 +333,7 @@ impl Connection<'_> {
 
     /// Returns the request for the next step of a scan, within one partition of the current design.
     fn step_of(&self, scan: &Scan) -> Request {
-        let map = self.executor.shared.map.load();
+        let map = self.shared.map.load();
         scan.within(map.design.of(scan.start()).range.end.as_ref())
     }
 
@@ -474,7 +348,7 @@ impl Connection<'_> {
             if let Slot::Returned(until, _) = *slot {
                 match std::mem::replace(slot, Slot::Open(until)) {
                     Slot::Returned(_, it) if self.pipeline.until(until) <= Instant::now() => {
-                        let late = self.executor.shared.late(&it.reads, &it.writes);
+                        let late = self.shared.late(&it.reads, &it.writes);
                         *slot = Slot::Ended(Err(late));
                     }
                     Slot::Returned(_, transaction) => {

@@ -3,12 +3,10 @@
 
 use std::io::{self, BufReader};
 use std::net::TcpStream;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::site_process::{End, Serving};
-use super::transfer::PROGRESS_WAIT;
-use super::wire::{self, ToSite};
+use super::wire::{self, PROGRESS_WAIT, ToSite};
 use crate::design::Design;
 use crate::key::Key;
 use crate::record::{Epoch, Position};
@@ -23,20 +21,52 @@ pub(super) struct KeptRows {
     pub core: Core,
 }
 
+/// The reason why an epoch of the site ended, or an attempt to begin one.
+pub(super) enum End {
+    /// The process was requested to stop.
+    Stopped,
+    /// The router ended the connection: its reason, and whether the process should try again.
+    Bye(String, bool),
+    /// The connection to the router failed, the router sent an invalid message, or the site was declared dead.
+    Lost(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error)
+    }
+}
+
 /// Returns the end of an epoch whose router sent an invalid message; `what` describes the message.
 pub(super) fn invalid(what: &'static str) -> End {
     End::Lost(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
-impl Serving<'_> {
-    /// Receives the image of the database with which the epoch begins, the epoch, and the number of sites. The image
-    /// contains the copies that the process kept (`kept`), or those of all partitions.
-    pub(super) fn image(
-        &mut self,
+/// The state with which an epoch begins.
+pub(super) struct Image {
+    /// The site's state, with the copies that the process kept, or those of all partitions.
+    pub core: Core,
+    pub epoch: Epoch,
+    /// Number of sites of the store.
+    pub sites: u16,
+    /// The random number of the present run of the router's log: the period in which that router writes it.
+    pub run: u64,
+}
+
+/// Receives the state with which an epoch begins, until the process is to stop.
+pub(super) struct ImageReceiver<'s> {
+    pub is_stopped: &'s AtomicBool,
+}
+
+impl ImageReceiver<'_> {
+    /// Receives the state with which the epoch begins from the router, with the copies that the process kept (`kept`)
+    /// if the router resumes them.
+    pub(super) fn receive(
+        &self,
         stream: &TcpStream,
         from: &mut BufReader<&TcpStream>,
         kept: &mut Option<KeptRows>,
-    ) -> Result<(Core, Epoch, u16), End> {
+    ) -> Result<Image, End> {
         let mut said = wire::read::<ToSite>(from)?;
         while let ToSite::Alive = said {
             said = wire::read(from)?;
@@ -54,7 +84,6 @@ impl Serving<'_> {
             }
             _ => return Err(invalid("the router does not say first what to begin with")),
         };
-        self.run = run;
         let silence = Duration::from_millis(silence_ms.max(1));
         // Until the epoch begins, messages may take longer to arrive.
         stream.set_read_timeout(Some(silence.max(PROGRESS_WAIT)))?;
@@ -79,7 +108,7 @@ impl Serving<'_> {
             }
         };
         stream.set_read_timeout(Some(silence))?;
-        Ok((core, epoch, sites))
+        Ok(Image { core, epoch, sites, run })
     }
 
     /// Reads the router's next message, unless the process is to stop.

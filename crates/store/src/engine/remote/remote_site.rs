@@ -23,7 +23,6 @@ use tokio::sync::mpsc;
 use super::marks::Marks;
 use super::reader::Reader;
 use super::traffic::Traffic;
-use super::transfer::PROGRESS_WAIT;
 use super::waiting::{Waiter, Waiting, lock};
 use super::wire::{self, ALIVE_EVERY, Asked, ToSite};
 use crate::engine::Shared;
@@ -380,7 +379,7 @@ impl RemoteSite {
     fn start_reader(&self, stream: &TcpStream, marks: &Arc<Marks>) -> io::Result<JoinHandle<()>> {
         stream.set_read_timeout(Some(self.silence))?;
         // While it begins, the site may be slow to receive.
-        stream.set_write_timeout(Some(self.silence.max(PROGRESS_WAIT)))?;
+        stream.set_write_timeout(Some(self.silence.max(wire::PROGRESS_WAIT)))?;
         let reader = Reader {
             shared: Arc::clone(&self.shared),
             site: self.site,

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::receive::{KeptRows, invalid};
+use super::receive::{End, Image, ImageReceiver, KeptRows, invalid};
 use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
 use crate::engine::facts::Memory;
 use crate::engine::recovery::holds::Holds;
@@ -106,22 +106,6 @@ pub enum SiteProcessError {
         /// The error of the last attempt to reach a router.
         why: String,
     },
-}
-
-/// The reason why an epoch of the site ended, or an attempt to begin one.
-pub(super) enum End {
-    /// The process was requested to stop.
-    Stopped,
-    /// The router ended the connection: its reason, and whether the process should try again.
-    Bye(String, bool),
-    /// The connection to the router failed, the router sent an invalid message, or the site was declared dead.
-    Lost(io::Error),
-}
-
-impl From<io::Error> for End {
-    fn from(error: io::Error) -> Self {
-        Self::Lost(error)
-    }
 }
 
 impl SiteProcess {
@@ -245,18 +229,18 @@ fn connect(router: &str) -> io::Result<TcpStream> {
 type Served = (mpsc::UnboundedSender<SiteEvent>, thread::JoinHandle<()>);
 
 /// The state of an epoch of the site that is under way.
-pub(super) struct Serving<'m> {
+struct Serving<'m> {
     process: &'m SiteProcess,
     settings: &'m Arc<Settings>,
     /// Sends messages to the thread that writes to the router.
     leave: Sender<Outgoing>,
-    pub(super) is_stopped: &'m AtomicBool,
+    is_stopped: &'m AtomicBool,
     /// The sampler of the site's transactions in this epoch.
     sampler: Arc<Sampler>,
     /// The sender of the site's mailbox and the site's thread; `None` before the epoch has begun.
     served: Option<Served>,
     /// The random number of the present run of the router's log: the period in which that router writes it.
-    pub(super) run: u64,
+    run: u64,
     /// The state of the site when its thread ended; `None` while the thread runs.
     ended: Arc<std::sync::Mutex<Option<Core>>>,
 }
@@ -271,7 +255,9 @@ impl Serving<'_> {
         serves: &mut dyn FnMut(u64),
     ) -> Result<(), End> {
         let mut from = BufReader::new(stream);
-        let (core, epoch, sites) = self.image(stream, &mut from, kept)?;
+        let receiver = ImageReceiver { is_stopped: self.is_stopped };
+        let Image { core, epoch, sites, run } = receiver.receive(stream, &mut from, kept)?;
+        self.run = run;
         self.begin(&core, epoch, sites)?;
         drop(core);
         serves(epoch::count(epoch));

@@ -4,7 +4,7 @@
 //! Rows are read from the newest checkpoint block by block, and the log group by group. So the router has one block
 //! or group in memory for each site that begins, and reads the next when the site has received the last.
 //!
-//! The duration of a transfer is not limited. A transfer fails if the site receives nothing for [`PROGRESS_WAIT`]. It
+//! The duration of a transfer is not limited. A transfer fails if the site receives nothing for [`wire::PROGRESS_WAIT`]. It
 //! also fails if the site sends no heartbeat for the time after which any site is taken for dead: then its reader
 //! closes the connection. The site in turn receives a message at least every [`ALIVE_EVERY`], and accepts the same
 //! delays.
@@ -13,7 +13,7 @@
 
 use std::io::{self, BufWriter, Write as _};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -28,8 +28,6 @@ use crate::record::{LogEntry, Position};
 use crate::sequencer::with_causes;
 use crate::subscription::{Delivery, Subscription};
 
-/// Time in which a site receives nothing of a transfer, after which the transfer fails.
-pub(super) const PROGRESS_WAIT: Duration = Duration::from_secs(60);
 /// Number of log entries that the site still lacks, at which the transfer ends: the site receives the rest while it
 /// serves.
 const CATCH_UP_ENTRIES: u64 = 10_000;

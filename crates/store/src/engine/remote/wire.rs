@@ -28,6 +28,8 @@ use crate::transaction::{Abort, Done};
 pub(in crate::engine) const PROTOCOL: u32 = 6;
 /// Interval of heartbeats on a connection without other messages.
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
+/// Time in which a site receives nothing of a transfer, after which the transfer fails.
+pub(super) const PROGRESS_WAIT: Duration = Duration::from_secs(60);
 /// Maximum size of a message's content, in bytes. Larger row sets are sent in several messages, except the replica of
 /// one partition.
 const MESSAGE_BYTES_MAX: usize = 1024 * 1024 * 1024;

@@ -3,7 +3,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::io;
 use std::mem;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,12 +10,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::mailbox::{Batch, Outcome, ReplyTo, SiteEvent, SiteSender, StepRequest};
+use super::mailbox::{Batch, Caller, Outcome, SiteEvent, StepRequest, Submit};
 use super::program::Program;
 use crate::design::Design;
-use crate::engine::client::connection::{Pipeline, serve};
-use crate::engine::client::listener::{Client, Listener};
-use crate::engine::client::tls::Tls;
 use crate::engine::{Map, Shared};
 use crate::key::Key;
 use crate::record::{Author, Body, LogEntry, Position, Site};
@@ -32,8 +28,6 @@ use crate::transaction::{Abort, Transaction};
 
 /// Interval of the ticks of a site's clock.
 const TICK: Duration = Duration::from_millis(20);
-/// Time limit of a TLS handshake with a client.
-const GREETING_WAIT: Duration = Duration::from_secs(10);
 /// Delay before a site tries again to become the master of a partition that is pinned to it.
 const HOME_WAIT: Duration = Duration::from_millis(100);
 /// Maximum number of mailbox events that a site's thread handles before its connections run.
@@ -74,13 +68,6 @@ pub(in crate::engine) struct Executor {
     time: ThreadTime,
     /// The reactions to design changes that differ between the programs that run an executor.
     program: Box<dyn Program>,
-}
-
-/// The recipient of the outcome of a request at a site.
-pub(in crate::engine) enum Caller {
-    /// A connection of this thread, the number of its request, and the prefix of the log that its client has seen.
-    Pipeline(Rc<Pipeline>, u64, Rc<Cell<Position>>),
-    ReplyTo(ReplyTo),
 }
 
 impl Executor {
@@ -168,17 +155,12 @@ impl Executor {
                 self.changing(|| self.start_due_steps());
             }
             SiteEvent::Outcome(ticket, outcome) => self.answer(ticket, outcome),
-            SiteEvent::Listen(listener) => {
-                let executor = Rc::clone(self);
-                tokio::task::spawn_local(async move { listener.accept_all(&executor).await });
+            SiteEvent::Listen(service) => {
+                tokio::task::spawn_local(service.accept());
             }
-            SiteEvent::Connect(stream, listener) => {
-                if let Ok(client) = Arc::clone(&listener).admit(stream) {
-                    let executor = Rc::clone(self);
-                    // A broken connection affects its client alone.
-                    let served = async move { _ = executor.receive(client, &listener).await };
-                    tokio::task::spawn_local(served);
-                }
+            SiteEvent::Connect(stream, service) => {
+                let executor = Rc::<Self>::clone(self);
+                tokio::task::spawn_local(service.serve(stream, executor));
             }
             SiteEvent::Said(from, message) => {
                 self.changing(|| self.handle_input(Input::Said(from, message)));
@@ -375,53 +357,6 @@ impl Executor {
         }
     }
 
-    /// Serves a client that has connected to `listener`, after a TLS handshake if the listener requires one.
-    async fn receive(self: &Rc<Self>, mut client: Client, listener: &Listener) -> io::Result<()> {
-        let (settings, number) = (Arc::clone(&listener.settings), client.number);
-        let Some(Tls(acceptor)) = &listener.tls else {
-            return serve(self, &mut client.stream, settings, number).await;
-        };
-        let accepted = tokio::time::timeout(GREETING_WAIT, acceptor.accept(&mut client.stream));
-        serve(self, accepted.await??, settings, number).await
-    }
-
-    /// Runs a transaction at this site, or queues it until it can begin, at latest at the time `until`. Returns true
-    /// if the transaction was returned to be routed again.
-    pub(in crate::engine) fn transact(
-        &self,
-        caller: Caller,
-        transaction: Transaction,
-        until: Instant,
-    ) -> bool {
-        let ticket = self.expect(caller);
-        let until_ms = self.shared.now_ms(until);
-        let sampled = self.sample(&transaction, until);
-        let outputs = self.on(Input::Transact(ticket, transaction, until_ms));
-        if let Some(sampled) = sampled {
-            self.time_run(ticket, sampled);
-        }
-        let is_back =
-            |output: &Output| matches!(output, Output::Reroute(back, _) if *back == ticket);
-        let is_back = outputs.iter().any(is_back);
-        self.execute(outputs);
-        is_back
-    }
-
-    /// Sends the transactions of a batch to another site.
-    pub(in crate::engine) fn send(&self, to: Site, batch: Batch) {
-        // A site stops only together with all others.
-        _ = self.shared.sender(to).send(SiteEvent::Transact(batch));
-    }
-
-    /// Registers the recipient of the outcome of a request, and returns the number (ticket) by which the site knows
-    /// the request.
-    pub(in crate::engine) fn expect(&self, caller: Caller) -> Ticket {
-        let ticket = self.next.get();
-        self.next.set(ticket + 1);
-        self.callers.borrow_mut().insert(ticket, caller);
-        ticket
-    }
-
     /// Feeds an input to the site's state machine, and executes the outputs.
     fn handle_input(&self, input: Input) {
         let outputs = self.on(input);
@@ -459,12 +394,6 @@ impl Executor {
         }
     }
 
-    /// Submits the log entries that the site has written to the sequencer.
-    pub(in crate::engine) fn flush(&self) {
-        let entries = mem::take(&mut *self.leaving.borrow_mut());
-        self.shared.sequencer.submit(entries);
-    }
-
     /// Publishes the design that the site knows as the router's map, if the map is older.
     fn publish(&self) {
         let core = self.core.borrow();
@@ -480,11 +409,40 @@ impl Executor {
     }
 }
 
-impl Caller {
-    fn deliver(self, outcome: Outcome, senders: &[SiteSender]) {
-        match self {
-            Self::Pipeline(pipeline, number, seen) => pipeline.answer(number, outcome, &seen),
-            Self::ReplyTo(reply_to) => reply_to.deliver(outcome, senders),
+impl Submit for Executor {
+    fn site(&self) -> Site {
+        self.site
+    }
+
+    fn transact(&self, caller: Caller, transaction: Transaction, until: Instant) -> bool {
+        let ticket = self.expect(caller);
+        let until_ms = self.shared.now_ms(until);
+        let sampled = self.sample(&transaction, until);
+        let outputs = self.on(Input::Transact(ticket, transaction, until_ms));
+        if let Some(sampled) = sampled {
+            self.time_run(ticket, sampled);
         }
+        let is_back =
+            |output: &Output| matches!(output, Output::Reroute(back, _) if *back == ticket);
+        let is_back = outputs.iter().any(is_back);
+        self.execute(outputs);
+        is_back
+    }
+
+    fn send(&self, to: Site, batch: Batch) {
+        // A site stops only together with all others.
+        _ = self.shared.sender(to).send(SiteEvent::Transact(batch));
+    }
+
+    fn expect(&self, caller: Caller) -> Ticket {
+        let ticket = self.next.get();
+        self.next.set(ticket + 1);
+        self.callers.borrow_mut().insert(ticket, caller);
+        ticket
+    }
+
+    fn flush(&self) {
+        let entries = mem::take(&mut *self.leaving.borrow_mut());
+        self.shared.sequencer.submit(entries);
     }
 }

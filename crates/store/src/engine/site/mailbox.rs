@@ -1,12 +1,15 @@
-//! The mailbox of a site's thread, and the recipients of its replies.
+//! The mailbox of a site's thread, the recipients of its replies, and the interfaces between the thread and the
+//! connections of clients that run on it.
 
+use std::cell::Cell;
 use std::net::TcpStream;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::client::listener::Listener;
 use crate::record::{LogEntry, Position, Site};
 use crate::router::Step;
 use crate::site::{Message, Part, Ticket, Usage};
@@ -76,10 +79,10 @@ pub(crate) enum SiteEvent {
     Count(Counted),
     /// Simulate the crash of the site, then notify the sender.
     Die(oneshot::Sender<()>),
-    /// Accept the clients of this listener.
-    Listen(Arc<Listener>),
-    /// Serve the client of this stream, which the listener accepted.
-    Connect(TcpStream, Arc<Listener>),
+    /// Accept the clients of this service.
+    Listen(Arc<dyn ClientService>),
+    /// Serve the client of this stream, which the service accepted.
+    Connect(TcpStream, Arc<dyn ClientService>),
     /// A message from the site with this number, in the bytes in which that site's process encoded it.
     Relayed(Site, Vec<u8>),
     /// A process has connected to the router as this site.
@@ -151,4 +154,61 @@ pub(crate) enum Outcome {
     Answer(Position, Result<Done, Abort>),
     /// The transaction cannot run at the site, and did not: it is to be routed again.
     Rerouted(Transaction),
+}
+
+/// A service for clients, which runs on the threads of a store: it accepts clients, and serves each on one thread.
+pub(crate) trait ClientService: Send + Sync {
+    /// Accepts clients without end, and assigns them to the threads.
+    fn accept(self: Arc<Self>) -> LocalTask;
+
+    /// Serves the client of `stream` on the current thread, which is `site`, until the client or the store ends the
+    /// connection.
+    fn serve(self: Arc<Self>, stream: TcpStream, site: Rc<dyn Submit>) -> LocalTask;
+}
+
+/// A task that stays on one thread.
+pub(crate) type LocalTask = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The thread of a site, to which the connections on it submit their requests.
+pub(crate) trait Submit {
+    /// The number of the site, or a number after those of the sites for a thread that only serves clients.
+    fn site(&self) -> Site;
+
+    /// Runs a transaction at this site, or queues it until it can begin, at latest at the time `until`. Returns true
+    /// if the transaction was returned to be routed again.
+    fn transact(&self, caller: Caller, transaction: Transaction, until: Instant) -> bool;
+
+    /// Sends the transactions of a batch to another site.
+    fn send(&self, to: Site, batch: Batch);
+
+    /// Registers the recipient of the outcome of a request, and returns the number (ticket) by which the site knows
+    /// the request.
+    fn expect(&self, caller: Caller) -> Ticket;
+
+    /// Submits the log entries that the site has written to the sequencer.
+    fn flush(&self);
+}
+
+/// A connection that receives the outcomes of its requests.
+pub(crate) trait Recipient {
+    /// Records the outcome of the request with this number, and advances `seen` to the log prefix of its reply.
+    fn answer(&self, number: u64, outcome: Outcome, seen: &Cell<Position>);
+}
+
+/// The recipient of the outcome of a request at a site.
+pub(crate) enum Caller {
+    /// A connection of this thread, the number of its request, and the prefix of the log that its client has seen.
+    Connection(Rc<dyn Recipient>, u64, Rc<Cell<Position>>),
+    ReplyTo(ReplyTo),
+}
+
+impl Caller {
+    pub fn deliver(self, outcome: Outcome, senders: &[SiteSender]) {
+        match self {
+            Self::Connection(connection, number, seen) => {
+                connection.answer(number, outcome, &seen);
+            }
+            Self::ReplyTo(reply_to) => reply_to.deliver(outcome, senders),
+        }
+    }
 }

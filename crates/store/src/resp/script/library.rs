@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
-use super::machine::Meter;
+use super::meter::Meter;
 use super::raise;
 use super::value::as_number;
 

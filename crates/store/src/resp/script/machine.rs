@@ -6,18 +6,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use mlua::{
-    ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState,
-};
+use mlua::{ChunkMode, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 
 use super::super::answer::{Answer, Protocol};
-use super::super::command::{self, COMMANDS, Handler};
 use super::super::number::general;
 use super::super::parse::Kept;
-use super::super::rows::{Allowance, Rows};
+use super::super::rows::Rows;
 use super::library::{Bounds, library};
+use super::meter::{Meter, STEPS};
 use super::raise;
 use super::value::{as_number, reason, to_answer, to_lua, to_text};
 use super::{Script, ScriptLimits, hash_of, hex};
@@ -26,53 +24,6 @@ use crate::transaction::Abort;
 const PRELUDE: &str = include_str!("prelude.lua");
 /// The low 16 bits of the random number generator's initial state, as in C's `drand48`; the seed is above them.
 const SEED_END: u64 = 0x330e;
-/// Number of Lua instructions between two checks of a script's limits.
-const STEPS: u32 = 200;
-
-/// A counter of a script's instructions and time, which ends the script when it exceeds a limit.
-pub(super) struct Meter {
-    /// Number of instructions that the transaction's scripts may still run.
-    steps_left: Cell<u64>,
-    /// Time in ms of the clock at which the script is ended.
-    until_ms: u64,
-    clock_ms: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
-    /// True once the script has exceeded a limit, or must end for another reason.
-    is_over: Cell<bool>,
-    /// Number of values that libraries have read and written, modulo `STEPS`.
-    values: Cell<u32>,
-}
-
-impl Meter {
-    fn new(limits: &ScriptLimits, allowance: &Allowance) -> Self {
-        let clock_ms = limits.clock_ms.clone();
-        let (steps_left, until_ms) = allowance.begun.unwrap_or_else(|| {
-            let now_ms = clock_ms.as_ref().map_or(0, |clock_ms| clock_ms());
-            (limits.steps_max, now_ms.saturating_add(limits.time_ms_max))
-        });
-        let (steps_left, is_over) = (Cell::new(steps_left), Cell::new(false));
-        Self { steps_left, until_ms, clock_ms, is_over, values: Cell::new(0) }
-    }
-
-    /// Counts a value that a library reads or writes as one instruction; returns an error if the script is over a
-    /// limit.
-    pub fn count(&self) -> mlua::Result<()> {
-        self.values.set((self.values.get() + 1) % STEPS);
-        if self.values.get() == 0 { self.step().map(|_| ()) } else { Ok(()) }
-    }
-
-    /// Counts `STEPS` instructions; returns an error if the script is over a limit.
-    fn step(&self) -> mlua::Result<VmState> {
-        let steps_left = self.steps_left.get().saturating_sub(STEPS.into());
-        self.steps_left.set(steps_left);
-        let is_late = || self.clock_ms.as_ref().is_some_and(|clock_ms| clock_ms() > self.until_ms);
-        if self.is_over.get() || steps_left == 0 || is_late() {
-            self.is_over.set(true);
-            return Err(mlua::Error::runtime("it is over"));
-        }
-        Ok(VmState::Continue)
-    }
-}
-
 /// Checks that a text compiles as a script of Lua.
 ///
 /// # Errors
@@ -290,20 +241,7 @@ impl Calls<'_, '_, '_, '_> {
         }
         let kept = Kept::of(texts.iter().map(Vec::as_slice));
         let arguments = kept.arguments();
-        let Some(command) = command::find(COMMANDS, arguments.at(0)) else {
-            let reason = command::missing(&arguments);
-            let reason =
-                reason.unwrap_or_else(|| b"Unknown Redis command called from script".into());
-            return Ok(Answer::error([b"ERR ", &*reason].concat()));
-        };
-        let Handler::Rows(understand) = command.handler else {
-            return Ok(Answer::error("ERR This Redis command is not allowed from script"));
-        };
-        if !command.takes(arguments.len()) {
-            let text = "ERR Wrong number of args calling Redis command from script";
-            return Ok(Answer::error(text));
-        }
-        let operation = match understand(&arguments, self.script.table) {
+        let operation = match self.rows.commands.operation(&arguments, self.script.table) {
             Ok(operation) => operation,
             Err(answer) => return Ok(answer),
         };

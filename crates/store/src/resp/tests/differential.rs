@@ -238,8 +238,8 @@ fn the_table_says_of_commands_what_redis_says() {
     // These are of later versions than the first that has all of the others.
     let later = ["client|no-touch", "client|setinfo"];
     let mut both = Both::new(&redis, "", 1);
-    let following = command::COMMANDS.iter().flat_map(|command| command.following);
-    for command in command::COMMANDS.iter().chain(following) {
+    let following = command_table::COMMANDS.iter().flat_map(|command| command.following);
+    for command in command_table::COMMANDS.iter().chain(following) {
         if later.contains(&command.name) || command.name.starts_with("imago.") {
             continue;
         }

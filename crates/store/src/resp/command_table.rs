@@ -1,12 +1,19 @@
-//! The table of commands, sorted by name.
+//! The table of the commands that clients can send, sorted by name. COMMAND shows the table, and requests are checked
+//! against it.
 
-use super::super::session::client;
-use super::super::{call, introspection, operation, scan, script, session};
-use super::Handler::{self, *};
-use super::{Command, Keys};
+use super::answer::{Answer, cut};
+use super::command::Handler::{self, *};
+use super::command::{Command, Keys, find};
+use super::parse::Arguments;
+use super::rows::{RowOperation, ScriptCommands};
+use super::session::client;
+use super::{call, introspection, operation, scan, script, session};
+use crate::key::Table;
+
+mod unsupported;
 
 /// All supported commands, sorted by name for a binary search.
-pub(in super::super) static COMMANDS: &[Command] = &[
+pub(super) static COMMANDS: &[Command] = &[
     new("append", 3, "string", "2.0.0", "Appends to a value, or sets it where there is none.")
         .flags(GROWS_FAST)
         .keys_at(1, 1, 1)
@@ -17,7 +24,7 @@ pub(in super::super) static COMMANDS: &[Command] = &[
     new("client", -2, "connection", "2.4.0", "What concerns connections.").following(CLIENT),
     new("command", -1, "server", "2.8.13", "Describes all commands.")
         .flags(ASKS)
-        .handler(Session(introspection::commands))
+        .handler(Describe(introspection::commands))
         .following(COMMAND),
     new("config", -2, "server", "2.0.0", "What concerns the configuration.").following(CONFIG),
     new("decr", 2, "string", "1.0.0", "Subtracts one from an integer.")
@@ -199,19 +206,19 @@ static CLIENT: &[Command] = &[
 static COMMAND: &[Command] = &[
     new("command|count", 2, "server", "2.8.13", "Counts the commands.")
         .flags(ASKS)
-        .handler(Session(introspection::command_count)),
+        .handler(Describe(introspection::command_count)),
     new("command|docs", -2, "server", "7.0.0", "Explains commands.")
         .flags(ASKS)
-        .handler(Session(introspection::command_docs)),
+        .handler(Describe(introspection::command_docs)),
     new("command|getkeys", -4, "server", "2.8.13", "Says which arguments are keys.")
         .flags(ASKS)
-        .handler(Session(introspection::command_keys)),
+        .handler(Describe(introspection::command_keys)),
     new("command|info", -2, "server", "2.8.13", "Describes commands.")
         .flags(ASKS)
-        .handler(Session(introspection::command_info)),
+        .handler(Describe(introspection::command_info)),
     new("command|list", -2, "server", "7.0.0", "Lists the names of commands.")
         .flags(ASKS)
-        .handler(Session(introspection::command_list)),
+        .handler(Describe(introspection::command_list)),
 ];
 
 static SCRIPT: &[Command] = &[
@@ -277,5 +284,96 @@ impl Command {
 
     const fn following(self, following: &'static [Command]) -> Self {
         Self { following, ..self }
+    }
+}
+
+/// Returns the command or subcommand that a request names, after a check of the number of arguments.
+///
+/// # Errors
+/// Returns the text of the error, without its code, if the command is unknown or the number of arguments is wrong.
+pub(super) fn command_of(arguments: &Arguments<'_>) -> Result<&'static Command, Vec<u8>> {
+    let Some(command) = find(COMMANDS, arguments.at(0)) else {
+        return Err(unsupported::reason(arguments).unwrap_or_else(|| unknown(arguments)));
+    };
+    let command = match arguments.get(1) {
+        Some(second) if !command.following.is_empty() => match find(command.following, second) {
+            Some(following) => following,
+            None => {
+                let reason = unsupported::reason_following(command.name, second);
+                return Err(reason.unwrap_or_else(|| unknown_following(command, second)));
+            }
+        },
+        _ => command,
+    };
+    if command.takes(arguments.len()) {
+        Ok(command)
+    } else {
+        Err(format!("wrong number of arguments for '{}' command", command.name).into())
+    }
+}
+
+fn unknown(arguments: &Arguments<'_>) -> Vec<u8> {
+    let mut shown = Vec::new();
+    for argument in arguments.from(1) {
+        if shown.len() >= 128 {
+            break;
+        }
+        let argument = cut(argument, 128 - shown.len());
+        shown.extend([b"'", argument, b"' "].concat());
+    }
+    let name = cut(arguments.at(0), 128);
+    [b"unknown command '", name, b"', with args beginning with: ", &shown].concat()
+}
+
+fn unknown_following(command: &Command, name: &[u8]) -> Vec<u8> {
+    let first = command.name.to_ascii_uppercase();
+    let end = format!("'. Try {first} HELP.");
+    [b"unknown subcommand '", cut(name, 128), end.as_bytes()].concat()
+}
+
+/// The commands that a script may call: those that read or write rows of one database.
+pub(super) struct RowCommands;
+
+impl ScriptCommands for RowCommands {
+    fn operation(
+        &self,
+        arguments: &Arguments<'_>,
+        table: Table,
+    ) -> Result<Box<dyn RowOperation>, Answer> {
+        let Some(command) = find(COMMANDS, arguments.at(0)) else {
+            let reason = unsupported::reason(arguments);
+            let reason =
+                reason.unwrap_or_else(|| b"Unknown Redis command called from script".into());
+            return Err(Answer::error([b"ERR ", &*reason].concat()));
+        };
+        let Handler::Rows(understand) = command.handler else {
+            return Err(Answer::error("ERR This Redis command is not allowed from script"));
+        };
+        if !command.takes(arguments.len()) {
+            let text = "ERR Wrong number of args calling Redis command from script";
+            return Err(Answer::error(text));
+        }
+        Ok(Box::new(understand(arguments, table)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_is_in_order_and_found_again() {
+        let all = COMMANDS.iter().flat_map(|command| [COMMANDS, command.following]);
+        for table in all {
+            assert!(table.is_sorted_by_key(|command| command.last_name()));
+            for command in table {
+                let name = command.last_name().to_ascii_uppercase();
+                assert_eq!(
+                    find(table, name.as_bytes()).map(|found| found.name),
+                    Some(command.name)
+                );
+            }
+        }
+        assert!(find(COMMANDS, &[b'a'; 100]).is_none());
     }
 }
