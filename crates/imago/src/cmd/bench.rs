@@ -4,6 +4,7 @@ mod adapting;
 mod args;
 mod chained;
 mod command;
+mod drawn;
 mod fetching;
 mod flows_real;
 mod reuse;

@@ -1,5 +1,6 @@
 //! `imago tune`: when a database's configuration should change, and to what.
 
+mod cluster;
 mod database;
 mod decisions;
 mod design;
@@ -54,11 +55,11 @@ enum Action {
     /// List the settings that a roll can change: values, defaults, and what a change costs.
     Knobs(knobs::Args),
     /// List the rolls stored in a cluster, the oldest first.
-    Jobs(jobs::ClusterArgs),
+    Jobs(cluster::ClusterArgs),
     /// List what `run` decided for a cluster, and why.
     Decisions(decisions::Args),
     /// Suspend changes by `run` until `go-on`.
-    Hold(jobs::ClusterArgs),
+    Hold(cluster::ClusterArgs),
     /// Show the steps of a roll, with the reason for each.
     Explain(jobs::JobOrLastArgs),
     /// Pause a roll before its next step.

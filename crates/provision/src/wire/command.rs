@@ -55,7 +55,7 @@ impl<'a> Sequence<'a> {
 
 impl<'a> Command<'a> {
     /// Parses the command or reply in a message; `None` for a kind of message that has none.
-    pub(super) fn of(message: &'a Message) -> io::Result<Option<Self>> {
+    fn of(message: &'a Message) -> io::Result<Option<Self>> {
         match message.opcode() {
             Opcode::Msg => Self::of_msg(message).map(Some),
             Opcode::Query => Self::of_query(message.payload()),
@@ -143,7 +143,7 @@ pub(super) struct Changed<'a> {
 impl Changed<'_> {
     /// Encodes the changed command as a message; `original` is the message that carried the command. The result has
     /// no checksum.
-    pub(super) fn encode(&self, original: &Message) -> io::Result<Message> {
+    fn encode(&self, original: &Message) -> io::Result<Message> {
         let (id, to, old) = (original.id(), original.response_to(), original.payload());
         if self.command.legacy_database.is_some() {
             // The flags, the name with its terminator, and the two numbers stay.
@@ -162,8 +162,41 @@ impl Changed<'_> {
     }
 }
 
+impl Message {
+    /// Parses the command or reply in the message; `None` for a kind of message that has none.
+    ///
+    /// # Errors
+    /// `InvalidData` for a message that violates the protocol, and for a checksum that does not match.
+    pub fn command(&self) -> io::Result<Option<Command<'_>>> {
+        Command::of(self)
+    }
+
+    /// Returns a copy of the message without the compression that a client's hello offers; `None` if the message is
+    /// not a hello, or offers none. A server that was offered none never compresses.
+    ///
+    /// # Errors
+    /// As [`Message::command`].
+    pub fn without_compression(&self) -> io::Result<Option<Self>> {
+        // Search for the bytes first: a hello comes once per connection, other messages all the time.
+        if !contains(self.bytes(), b"compression\0") {
+            return Ok(None);
+        }
+        let Some(command) = self.command()? else { return Ok(None) };
+        if !is_hello(command.name()) {
+            return Ok(None);
+        }
+        command.without("compression").encode(self).map(Some)
+    }
+}
+
+/// Returns true if `bytes` contain the bytes `part`; always false for messages that are too large for a hello.
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    const HELLO_BYTES_MAX: usize = 16 * 1024;
+    bytes.len() <= HELLO_BYTES_MAX && bytes.windows(part.len()).any(|window| window == part)
+}
+
 /// Returns true if `name` is a command by which a client opens a connection: `hello` or `isMaster`.
-pub(super) fn is_hello(name: &str) -> bool {
+fn is_hello(name: &str) -> bool {
     name.eq_ignore_ascii_case("hello") || name.eq_ignore_ascii_case("ismaster")
 }
 

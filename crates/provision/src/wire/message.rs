@@ -7,8 +7,6 @@ use std::io;
 use bson::RawDocument;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::command::{Command, is_hello};
-
 /// Maximum size of a message with its header, in bytes: the server's own limit, plus room for the header and a
 /// command's fields.
 pub const MESSAGE_BYTES_MAX: usize = 48_000_000 + 64 * 1024;
@@ -189,37 +187,6 @@ impl Message {
     pub fn is_exhaust_allowed(&self) -> bool {
         self.flags() & FLAG_EXHAUST_ALLOWED != 0
     }
-
-    /// Parses the command or reply in the message; `None` for a kind of message that has none.
-    ///
-    /// # Errors
-    /// `InvalidData` for a message that violates the protocol, and for a checksum that does not match.
-    pub fn command(&self) -> io::Result<Option<Command<'_>>> {
-        Command::of(self)
-    }
-
-    /// Returns a copy of the message without the compression that a client's hello offers; `None` if the message is
-    /// not a hello, or offers none. A server that was offered none never compresses.
-    ///
-    /// # Errors
-    /// As [`Message::command`].
-    pub fn without_compression(&self) -> io::Result<Option<Self>> {
-        // Search for the bytes first: a hello comes once per connection, other messages all the time.
-        if !contains(&self.bytes, b"compression\0") {
-            return Ok(None);
-        }
-        let Some(command) = self.command()? else { return Ok(None) };
-        if !is_hello(command.name()) {
-            return Ok(None);
-        }
-        command.without("compression").encode(self).map(Some)
-    }
-}
-
-/// Returns true if `bytes` contain the bytes `part`; always false for messages that are too large for a hello.
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    const HELLO_BYTES_MAX: usize = 16 * 1024;
-    bytes.len() <= HELLO_BYTES_MAX && bytes.windows(part.len()).any(|window| window == part)
 }
 
 /// Makes an error of the kind `InvalidData` with this description.

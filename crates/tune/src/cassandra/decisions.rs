@@ -9,10 +9,6 @@ use super::error::{Result, failed};
 use super::journal::{Applied, CassandraJournal, KEYSPACE};
 use crate::decisions::{DAYS_MAX, DecisionLog, Entry, Kind, LEASE, day};
 
-/// Columns and options of the table of decisions: one partition per day, one row per entry, a time to live of 90
-/// days.
-pub(super) const TABLE: &str = "decisions (day text, at timeuuid, kind text, what text, detail text, \
-                                PRIMARY KEY (day, at)) WITH default_time_to_live = 7776000";
 /// Keys, in the table `locks`, of the controllers' lease and of the suspension of changes.
 const CONTROLLER: &str = "controller";
 const HOLD: &str = "hold";

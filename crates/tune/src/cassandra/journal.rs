@@ -30,7 +30,6 @@ use serde_json::Value;
 
 use super::Uri;
 use super::connection::{self, rows};
-use super::decisions;
 use super::error::{Error, Result, failed};
 use crate::cluster::job::{Action, needs_lock};
 
@@ -40,6 +39,10 @@ pub const KEYSPACE: &str = "imago";
 const REPLICAS_MAX: usize = 3;
 /// Key, in the table `locks`, of the lock on the cluster's configuration.
 const LOCK: &str = "configuration";
+/// Columns and options of the table of decisions: one partition per day, one row per entry, a time to live of 90
+/// days.
+const DECISIONS: &str = "decisions (day text, at timeuuid, kind text, what text, detail text, \
+                                PRIMARY KEY (day, at)) WITH default_time_to_live = 7776000";
 /// Limits of retries of one operation of the journal, sufficient for a node's restart and for many processes that
 /// change one job at the same time.
 const BUDGET: Budget = Budget {
@@ -116,7 +119,7 @@ impl CassandraJournal {
             "jobs (id text PRIMARY KEY, revision bigint, sending bigint, record text)",
             "locks (name text PRIMARY KEY, job text)",
             "actions (job text, at timeuuid, what text, why text, PRIMARY KEY (job, at))",
-            decisions::TABLE,
+            DECISIONS,
         ] {
             made(format!("CREATE TABLE IF NOT EXISTS {KEYSPACE}.{columns}")).await?;
         }

@@ -20,6 +20,7 @@
 
 mod canary;
 mod check;
+mod compare_canary;
 mod files;
 mod step;
 mod work;

@@ -1,10 +1,9 @@
 //! The options of `imago bench run`: each benchmark accepts those that apply to it.
 
-use std::path::PathBuf;
-
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::{Size, flows, reshard, store};
 
+use super::drawn::Drawn;
 use super::flows_real;
 use super::tuning::{BUSES, JOBS};
 
@@ -397,12 +396,4 @@ impl Scales {
         let (size_bytes, chunk_mb) = (self.size_bytes, self.chunked.chunk_size_mb);
         scaling::Size { base, parts, size_bytes, chunk_mb, runs }
     }
-}
-
-/// Folder for the drawn figures.
-#[derive(Debug, clap::Args)]
-pub struct Drawn {
-    /// Draw the figures into this folder, as SVG files named after them; the report names the files.
-    #[arg(long, value_name = "DIR")]
-    pub pictures: Option<PathBuf>,
 }

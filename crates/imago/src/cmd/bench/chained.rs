@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use imago_bench::provision::report::{self, Report, Size};
 
-use super::args::Drawn;
 use super::command;
+use super::drawn::Drawn;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 

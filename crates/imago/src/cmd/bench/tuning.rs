@@ -9,7 +9,7 @@ use imago_tune::cassandra::{Cassandra, ClusterFile};
 use imago_tune::cluster::Settings as _;
 use imago_tune::configurations::{self, differences};
 
-use super::args::Drawn;
+use super::drawn::Drawn;
 use crate::cmd::cassandra_nodes::with_nodes;
 use crate::cmd::process::process;
 use crate::context::Context;

@@ -8,7 +8,7 @@ use imago_tune::cluster::Error;
 use imago_tune::decisions::{DAYS_MAX, DecisionLog, Entry, Kind};
 use serde::Serialize;
 
-use super::jobs::{ClusterArgs, Jobs};
+use super::cluster::{ClusterArgs, Jobs};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Failure, cluster_failure};

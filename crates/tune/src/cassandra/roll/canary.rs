@@ -11,7 +11,6 @@
 
 mod work_counters;
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use imago_plan::tune::canary::{self, Comparison, Window, multiple};
@@ -19,11 +18,8 @@ use imago_plan::tune::sampling::is_warm;
 use serde::{Deserialize, Serialize};
 
 use super::super::ClusterFile;
-use super::super::compaction;
 use super::super::error::{Error, Result};
-use super::super::knobs::{self, Class, Value};
-use super::super::ring::{Cluster, chain};
-use super::work::{LOOK_EVERY, Work};
+use super::super::knobs::Class;
 use super::{Change, Preview, Roller};
 use work_counters::Reader;
 
@@ -59,7 +55,7 @@ pub(super) struct MeasuredWindows {
 }
 
 impl MeasuredWindows {
-    fn of(file: &ClusterFile, windows: &[Window]) -> Self {
+    pub(super) fn of(file: &ClusterFile, windows: &[Window]) -> Self {
         let pair = |work: &canary::Work| (work.count, work.total_us);
         let node = |kinds: &Vec<canary::Work>| kinds.iter().map(pair).collect();
         Self {
@@ -82,7 +78,7 @@ fn names(file: &ClusterFile) -> Vec<String> {
 }
 
 /// Result of the comparison of a canary before and after its change.
-enum Finding {
+pub(super) enum Finding {
     /// The canary's service time has decreased by more than the noise.
     Better(Comparison),
     /// The canary's service time has not decreased by more than the noise, or cannot be compared, for this reason.
@@ -94,7 +90,7 @@ enum Finding {
 ///
 /// # Errors
 /// Fails if there are too few operations, or if a node does not answer.
-async fn measure_windows(
+pub(super) async fn measure_windows(
     file: &ClusterFile,
     canary: &str,
     lasts: Duration,
@@ -136,7 +132,12 @@ async fn measure_windows(
 }
 
 /// Compares the work of the canary `name`, relative to the other nodes, before and after its change.
-fn compared(file: &ClusterFile, name: &str, before: &MeasuredWindows, after: &[Window]) -> Finding {
+pub(super) fn compared(
+    file: &ClusterFile,
+    name: &str,
+    before: &MeasuredWindows,
+    after: &[Window],
+) -> Finding {
     let names = names(file);
     let number = names.iter().position(|node| node == name).filter(|_| names == before.nodes);
     let comparison = number.and_then(|number| canary::compare(&before.windows(), after, number));
@@ -150,7 +151,7 @@ fn compared(file: &ClusterFile, name: &str, before: &MeasuredWindows, after: &[W
 }
 
 /// Describes a comparison of the canary before and after its change in words.
-fn describe(comparison: &Comparison) -> String {
+pub(super) fn describe(comparison: &Comparison) -> String {
     let percent = |share: f64| share * 100.0;
     let nodes = comparison.nodes_noise.map_or_else(String::new, |noise| {
         format!("; unchanged nodes differ by {:.1} %", percent(noise))
@@ -194,170 +195,6 @@ impl Roller {
                 ),
                 "set it to a value first, or roll without a canary (--canary 0s)",
             )),
-        }
-    }
-}
-
-impl Work<'_> {
-    /// Returns true if the roll has a canary that has not passed yet, so that only the canary may be changed.
-    pub(super) fn has_pending_canary(&self) -> bool {
-        let is_over = matches!(self.checkpoint.canary, Some(Canary::Passed));
-        self.roller.spec.canary_s > 0 && !is_over
-    }
-
-    /// Returns the name of the canary if this step changes it (the canary is the first step's only node); otherwise
-    /// None.
-    pub(super) fn canary<'c>(
-        &self,
-        cluster: &'c Cluster,
-        step: &BTreeSet<usize>,
-    ) -> Option<&'c str> {
-        let number = step.first().filter(|_| self.has_pending_canary())?;
-        Some(&cluster.members[*number].access.name)
-    }
-
-    fn canary_time(&self) -> Duration {
-        Duration::from_secs(self.roller.spec.canary_s)
-    }
-
-    /// Measures all nodes before the canary `name` changes, and saves the result in the job's checkpoint.
-    pub(super) async fn measure_before(&mut self, name: &str) -> Result<()> {
-        let what = format!("{name}: is compared with the others");
-        let why = "it is the first node, and the roll goes on only if it is faster then";
-        self.journal.note(&self.run.record().id, &what, why).await?;
-        self.run.reporter().decision(what, why);
-        let before = self.unless_stopped(measure_windows(
-            &self.roller.file,
-            name,
-            self.canary_time(),
-            false,
-        ));
-        let before = MeasuredWindows::of(&self.roller.file, &before.await?);
-        self.checkpoint.canary = Some(Canary::Before(before));
-        Ok(self.run.save(self.checkpoint.value()).await?)
-    }
-
-    /// Measures all nodes after the change of the canary `name`, and reverts the change if the canary is no faster;
-    /// `step` has the canary's index.
-    pub(super) async fn measure_after(
-        &mut self,
-        cluster: &Cluster,
-        step: &BTreeSet<usize>,
-        name: &str,
-    ) -> Result<()> {
-        let Some(Canary::Before(before)) = self.checkpoint.canary.clone() else { return Ok(()) };
-        let looked = async {
-            self.set_compactions(cluster, step, true).await?;
-            measure_windows(&self.roller.file, name, self.canary_time(), true).await
-        };
-        let finding = match self.unless_stopped(looked).await {
-            Ok(after) => compared(&self.roller.file, name, &before, &after),
-            Err(stopped @ Error::Stopped(_)) => return Err(stopped),
-            Err(error) => Finding::NotBetter(chain(&error)),
-        };
-        let why = match finding {
-            Finding::Better(comparison) => {
-                self.checkpoint.canary = Some(Canary::Passed);
-                self.run.save(self.checkpoint.value()).await?;
-                let what = format!("{name}: is faster than before, and the roll goes on");
-                let why = format!(
-                    "{}; effects that need the change on all nodes were not measured",
-                    describe(&comparison)
-                );
-                self.journal.note(&self.run.record().id, &what, &why).await?;
-                self.run.reporter().decision(what, why);
-                return Ok(());
-            }
-            Finding::NotBetter(why) => why,
-        };
-        self.checkpoint.canary = Some(Canary::Refused(why.clone()));
-        self.run.save_final(self.checkpoint.value()).await?;
-        Err(self.revert(cluster, step.clone(), &why).await)
-    }
-
-    /// Reverts the nodes with these indices to their old configuration for the reason `why`, and returns the error
-    /// that reports the reason.
-    pub(super) async fn revert(
-        &mut self,
-        cluster: &Cluster,
-        numbers: BTreeSet<usize>,
-        why: &str,
-    ) -> Error {
-        let names: Vec<&str> =
-            numbers.iter().map(|number| &*cluster.members[*number].access.name).collect();
-        let name = names.join(", ");
-        let mut back = Vec::new();
-        for number in &numbers {
-            let before = self.checkpoint.before.get(&cluster.members[*number].id);
-            for (setting, value) in before.into_iter().flatten() {
-                let Ok(knob) = knobs::find(setting) else { continue };
-                let parsed =
-                    |text: &String| knob.value(text).unwrap_or_else(|_| Value::as_written(text));
-                let value = value.as_ref().map(parsed);
-                back.push(Change { knob, value });
-            }
-        }
-        let what = format!("{name}: gets its old configuration back");
-        let _ = self.journal.note(&self.run.record().id, &what, why).await;
-        self.run.reporter().decision(what, why);
-        let taken = async {
-            self.take(cluster, &numbers, Some(&back)).await?;
-            self.set_compactions(cluster, &numbers, false).await
-        };
-        match taken.await {
-            Ok(()) => Error::failed(
-                format!(
-                    "{name} is no faster with the new configuration, and was reverted to the old \
-                     one: {why}"
-                ),
-                "a canary shows only its own work; where the gain needs all nodes, roll without one",
-            ),
-            Err(error) => Error::failed(
-                format!(
-                    "{name} is no faster with the new configuration ({why}), and could not be \
-                     reverted: {}",
-                    chain(&error)
-                ),
-                "resume the job (`imago tune roll --resume`): it reverts the node first",
-            ),
-        }
-    }
-
-    /// Sets compactions on the nodes with these indices only: the roll's new ones if `is_new`, and otherwise those
-    /// that the tables have.
-    async fn set_compactions(
-        &self,
-        cluster: &Cluster,
-        numbers: &BTreeSet<usize>,
-        is_new: bool,
-    ) -> Result<()> {
-        for (table, to) in &self.roller.spec.compaction {
-            let present = compaction::present(&self.roller.session, table).await?;
-            if to.is_in(&present) {
-                continue;
-            }
-            for number in numbers {
-                let (node, to) =
-                    (&cluster.members[*number].access, if is_new { to } else { &present });
-                let what =
-                    format!("{}: {table} has the compaction {to} in this node alone", node.name);
-                let why = "a canary is compared before the table is altered";
-                self.journal.note(&self.run.record().id, &what, why).await?;
-                compaction::set_in_node(node, table, to).await?;
-                self.run.reporter().decision(what, why);
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for `work` and returns its result; returns early with an error if the job is to stop.
-    async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut work = std::pin::pin!(work);
-        loop {
-            tokio::select! {
-                done = &mut work => return done,
-                stopped = self.run.control().sleep(LOOK_EVERY) => stopped.map_err(Error::Stopped)?,
-            }
         }
     }
 }
