@@ -1,9 +1,6 @@
-//! Layers inside the crates: the modules at the top of each crate form no circle, and in the crates
-//! whose folders are layers, imports point downwards only.
+//! Layers inside the crates: in the crates whose folders are layers, imports point downwards only.
 //!
 //! An import is a path that begins with `crate::`. Tests are not looked at: they may import what they like.
-
-use std::collections::{BTreeMap, BTreeSet};
 
 use crate::finding::{Finding, assert_clean};
 use crate::tree::{Text, texts};
@@ -84,42 +81,10 @@ fn upward(text: &Text) -> Vec<Finding> {
     .collect()
 }
 
-/// One finding for each crate whose modules form a circle.
-fn circles(all: &[Text]) -> Vec<Finding> {
-    let mut crates: BTreeMap<&str, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
-    for imports in all.iter().filter_map(imports) {
-        let graph = crates.entry(imports.crate_name).or_default();
-        let to = graph.entry(imports.module.to_owned()).or_default();
-        to.extend(imports.of.into_iter().map(|(_, name)| name));
-    }
-    let found = crates.into_iter().filter_map(|(name, mut graph)| {
-        // A module that imports none of the rest stands below: the modules that remain at the end are in,
-        // or above, a circle.
-        loop {
-            let left: BTreeSet<String> = graph.keys().cloned().collect();
-            let before = graph.len();
-            graph.retain(|_, to| to.iter().any(|to| left.contains(to)));
-            if graph.len() == before {
-                break;
-            }
-        }
-        let stands: Vec<String> = graph.into_keys().collect();
-        let what = || format!("its modules form a circle, in or below: {}", stands.join(", "));
-        (!stands.is_empty()).then(|| Finding::whole(name, what()))
-    });
-    found.collect()
-}
-
 #[test]
 fn imports_point_downwards() {
     let remedy = "move what both need down, or hand it in from above.";
     assert_clean(texts().iter().flat_map(upward).collect(), remedy);
-}
-
-#[test]
-fn modules_form_no_circle() {
-    let remedy = "move what both modules need into one that stands below them.";
-    assert_clean(circles(texts()), remedy);
 }
 
 #[test]
@@ -131,15 +96,4 @@ fn an_upward_import_is_found() {
     assert_eq!(found("crates/mongo/src/replicate/tests.rs", up), 0, "tests may");
     assert_eq!(found("crates/mongo/src/replicate.rs", "// crate::copy knows\n"), 0);
     assert_eq!(found("crates/mongo/src/error.rs", "use crate::bson::order::Id;\n"), 1);
-}
-
-#[test]
-fn a_circle_is_found() {
-    let text = |name: &str, body: &str| Text::new(&format!("crates/job/src/{name}.rs"), body);
-    let record = text("record", "use crate::journal::Request;\n");
-    let journal = |body| text("journal", body);
-    let above = text("run", "use crate::record::Record;\n");
-    let circle = [record.clone(), journal("use crate::record::Record;\n"), above.clone()];
-    assert_eq!(circles(&circle).len(), 1);
-    assert_eq!(circles(&[record, journal("use crate::id::JobId;\n"), above]), []);
 }

@@ -5,6 +5,7 @@
 //! CONTRIBUTING.md; a finding says how to mend it. Nothing here needs a network.
 
 mod arrows;
+mod circles;
 mod commands;
 mod dependencies;
 mod diagrams;
