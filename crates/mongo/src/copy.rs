@@ -10,15 +10,13 @@
 //!
 //! Every step is idempotent. If a process dies, its successor resumes from the checkpoint ([`State`]).
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::Timestamp;
 use futures_util::FutureExt;
 use imago_job::control::Stop;
-use imago_job::eta::Meter;
 use imago_job::id::JobId;
 use imago_job::journal::Journal;
 use imago_job::record::Record;
@@ -43,10 +41,10 @@ use crate::server::collection::Definition;
 use crate::server::timing::{WRITE_TIME_MAX, retry_transient};
 use crate::state::journal::MongoJournal;
 use crate::state::leases::Leases;
-use crate::verify::StructureDifference;
 
 mod begin;
 mod catalog;
+mod checkpoints;
 mod claim;
 mod create;
 pub mod cutover;
@@ -63,10 +61,12 @@ mod structure;
 mod worker;
 
 pub use catalog::{CatalogChanges, CatalogDiff, Gone, GoneCollection, Joined, news};
-use catalog::{CatalogInspection, reconcile, recover};
+use catalog::{CatalogWatch, reconcile, recover};
+use checkpoints::CheckpointSaver;
 pub use claim::{claim, describe_state, owner_timing, take_over};
 pub use create::{FollowedCollections, create};
 use follow::FollowOutcome;
+use report::CopyProgress;
 pub use retention::restore_retention;
 use state::note;
 pub use state::{Commit, CutOver, Job, ReverseJob, SourceBlock, State, state_of};
@@ -104,8 +104,6 @@ pub struct Options {
 
 /// Most collections that one operation inspects at the same time: each inspection takes some round trips.
 const INSPECTIONS_MAX: usize = 16;
-const REPORT_EVERY: Duration = Duration::from_millis(250);
-const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns the plan of the copy job in `record`, with the collections that have joined or ended since it was made.
 ///
@@ -264,18 +262,7 @@ pub struct CopyJob<'a> {
     pub plan: Plan,
     /// The job's state, which is saved as the checkpoint of its record.
     pub state: State,
-    /// Differences between the plan and the source's catalog, as of the last inspection.
-    news: CatalogDiff,
-    /// The inspection of both catalogs that runs in the background; `None` if none does.
-    inspection: Option<AbortOnDropHandle<Result<CatalogInspection>>>,
-    inspected_at: Instant,
-    inspection_took: Duration,
-    /// Source collections that cannot join the job and about which a warning was reported.
-    reported_left_out: HashSet<Namespace>,
-    /// Indexes and options that still differ after the job tried to make them equal, by the collection's number.
-    unmatched: BTreeMap<usize, Vec<StructureDifference>>,
-    /// Descriptions of the indexes that are being built at the source.
-    building: Vec<String>,
+    catalog: CatalogWatch,
     /// False if the source is a single secondary, which may lack the last acknowledged writes.
     has_last_writes: bool,
     /// The handles at the source and destination of each collection, by its number in the plan.
@@ -289,18 +276,8 @@ pub struct CopyJob<'a> {
     pub coordinator: Coordinator,
     /// The route by which documents are copied from shard to shard without the router; `None` if the router is used.
     route: Option<Arc<Route>>,
-    /// Estimated number of documents to copy, and their size in bytes.
-    total: (u64, u64),
-    /// Number of documents that earlier processes of the job copied, and their size in bytes.
-    copied_before: (u64, u64),
-    /// Number of changes that earlier processes of the job applied.
-    applied_before: u64,
-    meter: Meter,
-    reported: Instant,
-    saved: Instant,
-    /// The save of the checkpoint that runs in the background, for which the coordinator does not wait, if any.
-    saving: Option<AbortOnDropHandle<Result<()>>>,
-    began: Instant,
+    progress: CopyProgress,
+    checkpoints: CheckpointSaver,
     /// The source's cluster time up to which changes are applied, in seconds since 1970, for its oplog's monitor.
     applied: Applied,
     _watches: Vec<AbortOnDropHandle<()>>,
@@ -385,36 +362,13 @@ impl CopyJob<'_> {
                 self.follow_structure(ns, &what).await?;
             }
         }
-        if self.reported.elapsed() > REPORT_EVERY {
+        if self.progress.is_due() {
             self.report();
         }
-        if self.saving.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
-            self.end_save().await?;
-        }
-        if self.saving.is_none() && self.saved.elapsed() > SAVE_EVERY {
-            self.begin_save()?;
+        if self.checkpoints.is_due().await? && self.note_checkpoint()? {
+            self.checkpoints.begin(self.run, &self.state);
         }
         Ok(())
-    }
-
-    /// Starts a save of the checkpoint in the background, so that changes do not wait for the destination's majority.
-    fn begin_save(&mut self) -> Result<()> {
-        self.saved = Instant::now();
-        if !self.note_checkpoint()? {
-            return Ok(());
-        }
-        let (run, state) = (self.run.clone(), self.state.clone());
-        let saving = tokio::spawn(async move { save(&run, &state).await });
-        self.saving = Some(AbortOnDropHandle::new(saving));
-        Ok(())
-    }
-
-    /// Waits for the save in progress, if there is one: an older state must not reach the record after a newer one.
-    async fn end_save(&mut self) -> Result<()> {
-        match self.saving.take() {
-            Some(saving) => saving.await.expect("a save neither panics nor is aborted"),
-            None => Ok(()),
-        }
     }
 
     /// Copies the coordinator's checkpoint into `state`. Returns false if there is none yet, or if a successor that
@@ -460,10 +414,10 @@ impl CopyJob<'_> {
     /// Fails if the job was taken over, or the destination stays unavailable.
     #[crate::boxed]
     pub async fn save(&mut self) -> Result<()> {
-        self.end_save().await?;
+        self.checkpoints.finish().await?;
         self.note_checkpoint()?;
         save(self.run, &self.state).await?;
-        self.saved = Instant::now();
+        self.checkpoints.restart();
         Ok(())
     }
 
@@ -487,7 +441,7 @@ impl CopyJob<'_> {
     /// Fails if a round in progress failed, or the job was taken over.
     pub async fn end(mut self) -> Result<State> {
         self.report();
-        self.end_save().await?;
+        self.checkpoints.finish().await?;
         // The last checkpoint may be past the event that ended a collection: a resume would miss that event.
         self.lose_ended().await?;
         let misses_structure = self.state.is_indexed && self.coordinator.has_structure();

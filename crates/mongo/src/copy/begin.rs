@@ -1,21 +1,21 @@
 //! Starts a coordinator from the state in the job's record.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bson::Timestamp;
 use imago_job::clock::now_ms;
-use imago_job::eta::Meter;
 use imago_job::event::Progress;
 use imago_job::run::Run;
 use imago_plan::copy::pending_changes::SliceState;
 use tokio::task::JoinSet;
 
+use super::catalog::CatalogWatch;
+use super::checkpoints::CheckpointSaver;
+use super::report::CopyProgress;
 use super::state::start_of;
 use super::{
-    CatalogDiff, Clusters, CopyJob, CutOver, Options, State, catalog, plan_with, retention,
-    retry_transient, save,
+    Clusters, CopyJob, CutOver, Options, State, catalog, plan_with, retention, retry_transient,
+    save,
 };
 use crate::copy::preflight::{self, Plan, Planned};
 use crate::copy::prepare::{prepare, prepare_joined};
@@ -100,7 +100,6 @@ impl<'a> CopyJob<'a> {
             run.reporter().clone(),
             Arc::clone(&applied),
         );
-        let now = Instant::now();
         Ok(Self {
             applied,
             _watches: watches,
@@ -108,13 +107,7 @@ impl<'a> CopyJob<'a> {
             run,
             plan,
             state: state.clone(),
-            news: CatalogDiff::default(),
-            inspection: None,
-            inspected_at: now,
-            inspection_took: Duration::ZERO,
-            reported_left_out: HashSet::new(),
-            unmatched: BTreeMap::new(),
-            building: Vec::new(),
+            catalog: CatalogWatch::new(),
             has_last_writes,
             pairs,
             definitions: Arc::new(definitions),
@@ -123,14 +116,8 @@ impl<'a> CopyJob<'a> {
             workers: JoinSet::new(),
             coordinator,
             route: None,
-            total,
-            copied_before,
-            applied_before: shown_before(run).changes_applied,
-            meter: Meter::new(5_000),
-            reported: now,
-            saved: now,
-            saving: None,
-            began: now,
+            progress: CopyProgress::new(total, copied_before, shown_before(run).changes_applied),
+            checkpoints: CheckpointSaver::new(),
         })
     }
 }

@@ -21,6 +21,7 @@
 //!   dropped: a job that admits later matches waits for one, and cannot be cut over until then; another job fails.
 //! - At most [`JOINED_MAX`] collections join one job.
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,7 @@ use crate::copy::preflight::{Plan, Planned, plan_one, replaced_by};
 use crate::error::{Error, Result};
 use crate::namespace::{Namespace, Selector};
 use crate::server::collection::{Kind, Listed, list_all};
+use crate::verify::StructureDifference;
 
 mod reconcile;
 mod recover;
@@ -230,6 +232,38 @@ pub(super) struct CatalogInspection {
     differing: Result<Differences>,
 }
 
+/// The job's watch on the catalogs of both clusters: the differences found last, and the inspection that looks for the
+/// next ones.
+#[derive(Debug)]
+pub(super) struct CatalogWatch {
+    /// Differences between the plan and the source's catalog, as of the last inspection.
+    pub(super) news: CatalogDiff,
+    /// The inspection of both catalogs that runs in the background; `None` if none does.
+    pub(super) inspection: Option<AbortOnDropHandle<Result<CatalogInspection>>>,
+    pub(super) inspected_at: Instant,
+    pub(super) inspection_took: Duration,
+    /// Source collections that cannot join the job and about which a warning was reported.
+    pub(super) reported_left_out: HashSet<Namespace>,
+    /// Indexes and options that still differ after the job tried to make them equal, by the collection's number.
+    pub(super) unmatched: BTreeMap<usize, Vec<StructureDifference>>,
+    /// Descriptions of the indexes that are being built at the source.
+    pub(super) building: Vec<String>,
+}
+
+impl CatalogWatch {
+    pub fn new() -> Self {
+        Self {
+            news: CatalogDiff::default(),
+            inspection: None,
+            inspected_at: Instant::now(),
+            inspection_took: Duration::ZERO,
+            reported_left_out: HashSet::new(),
+            unmatched: BTreeMap::new(),
+            building: Vec::new(),
+        }
+    }
+}
+
 /// Shortest time between two periodic inspections of both clusters' catalogs.
 const INSPECT_EVERY: Duration = Duration::from_secs(2);
 /// Least ratio of the time between two inspections to the duration of the last one, which is seconds for a large
@@ -243,7 +277,7 @@ impl CopyJob<'_> {
         if ended.is_empty() {
             return Ok(());
         }
-        self.end_save().await?;
+        self.checkpoints.finish().await?;
         for (n, what) in ended {
             if !lose(&mut self.state, &mut self.plan, n, &what) {
                 let ns = self.plan.collections[n].from.to_string();
@@ -257,9 +291,9 @@ impl CopyJob<'_> {
     /// Inspects both catalogs periodically in the background, once the indexes are built, and applies the result of
     /// the last inspection. Reshard jobs are excluded.
     pub(super) async fn inspect_catalog(&mut self) -> Result<()> {
-        if self.inspection.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
-            let looked = self.inspection.take().expect("it is there");
-            self.inspection_took = self.inspected_at.elapsed();
+        if self.catalog.inspection.as_ref().is_some_and(AbortOnDropHandle::is_finished) {
+            let looked = self.catalog.inspection.take().expect("it is there");
+            self.catalog.inspection_took = self.catalog.inspected_at.elapsed();
             match looked.await.expect("a look neither panics nor is aborted") {
                 Ok(CatalogInspection { news, differing }) => {
                     self.record_catalog_diff(news);
@@ -273,11 +307,11 @@ impl CopyJob<'_> {
                 Err(error) => tracing::debug!(%error, "the catalogs were not compared"),
             }
         }
-        let rest = INSPECT_EVERY.max(self.inspection_took * INSPECTION_REST_FACTOR);
-        let is_due = self.state.is_indexed && self.inspected_at.elapsed() > rest;
-        if is_due && self.inspection.is_none() && self.run.record().kind == KIND {
-            self.inspected_at = Instant::now();
-            self.inspection =
+        let rest = INSPECT_EVERY.max(self.catalog.inspection_took * INSPECTION_REST_FACTOR);
+        let is_due = self.state.is_indexed && self.catalog.inspected_at.elapsed() > rest;
+        if is_due && self.catalog.inspection.is_none() && self.run.record().kind == KIND {
+            self.catalog.inspected_at = Instant::now();
+            self.catalog.inspection =
                 Some(AbortOnDropHandle::new(tokio::spawn(self.inspect_both_catalogs()())));
         }
         Ok(())
@@ -318,7 +352,7 @@ impl CopyJob<'_> {
 
     fn record_catalog_diff(&mut self, news: CatalogDiff) {
         for (ns, why) in &news.left_out {
-            if self.reported_left_out.insert(ns.clone()) {
+            if self.catalog.reported_left_out.insert(ns.clone()) {
                 self.run.reporter().warning(
                     "left_out",
                     format!("{ns} is new at the source and does not join the job: {why}"),
@@ -327,21 +361,23 @@ impl CopyJob<'_> {
                 );
             }
         }
-        self.news = news;
+        self.catalog.news = news;
     }
 
     /// Describes the differences that must be resolved before a cut-over, as of the last inspection.
     pub(super) fn catalog_obstacles(&self) -> Vec<String> {
-        let new = self.news.new.iter().map(|(_, of)| format!("{} is yet to be copied", of.from));
-        let left_out = self.news.left_out.iter();
+        let new =
+            self.catalog.news.new.iter().map(|(_, of)| format!("{} is yet to be copied", of.from));
+        let left_out = self.catalog.news.left_out.iter();
         let left_out = left_out.map(|(ns, why)| format!("{ns} is new and does not join: {why}"));
-        let views = self.news.views.iter().map(|ns| format!("the view {ns} is yet to follow"));
-        let functions = self.news.functions.iter();
+        let views =
+            self.catalog.news.views.iter().map(|ns| format!("the view {ns} is yet to follow"));
+        let functions = self.catalog.news.functions.iter();
         let functions = functions.map(|ns| format!("functions of {ns} are yet to follow"));
-        let replaced = self.news.replaced.iter();
+        let replaced = self.catalog.news.replaced.iter();
         let replaced =
             replaced.map(|(n, what)| format!("{} was {what}", self.plan.collections[*n].from));
-        let freed = self.news.freed.iter().map(|ns| format!("{ns} is yet to be copied"));
+        let freed = self.catalog.news.freed.iter().map(|ns| format!("{ns} is yet to be copied"));
         let none = self.plan.is_all_gone().then(|| all_gone(&self.plan));
         let of_names = new.chain(left_out).chain(views).chain(functions).chain(replaced);
         of_names.chain(freed).chain(none).chain(self.structure_obstacles()).collect()
@@ -350,7 +386,7 @@ impl CopyJob<'_> {
     /// Returns true if, by the last inspection, the job's collections, views or functions have to change.
     pub(super) fn is_catalog_changed(&self) -> bool {
         let is_owed = self.state.gone.values().any(|gone| !gone.is_done);
-        !self.news.is_empty() || (is_owed && !self.plan.is_all_gone())
+        !self.catalog.news.is_empty() || (is_owed && !self.plan.is_all_gone())
     }
 
     /// Inspects both catalogs now, applying changes meanwhile, and returns true if the job's collections, views or

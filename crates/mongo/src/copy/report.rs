@@ -1,7 +1,8 @@
 //! Progress reports of a copy.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use imago_job::eta::Meter;
 use imago_job::event::{Flow, Progress};
 
 use super::follow::CAUGHT_UP_MS;
@@ -11,6 +12,37 @@ use crate::replicate::route::{Reader, Route};
 /// Most flows between two shards that a progress report shows: with more, the line is too long to read and the record
 /// slow to write.
 const FLOWS_SHOWN: usize = 6;
+
+/// Interval of progress reports.
+const REPORT_EVERY: Duration = Duration::from_millis(250);
+
+/// The progress of a copy, over all processes of its job.
+pub(super) struct CopyProgress {
+    /// Estimated number of documents to copy, and their size in bytes.
+    pub(super) total: (u64, u64),
+    /// Number of documents that earlier processes of the job copied, and their size in bytes.
+    pub(super) copied_before: (u64, u64),
+    /// Number of changes that earlier processes of the job applied.
+    pub(super) applied_before: u64,
+    pub(super) meter: Meter,
+    pub(super) reported: Instant,
+    pub(super) began: Instant,
+}
+
+impl CopyProgress {
+    /// Creates the progress of a process that copies `total` (estimated documents and bytes), of which
+    /// `copied_before` are copied already.
+    pub fn new(total: (u64, u64), copied_before: (u64, u64), applied_before: u64) -> Self {
+        let now = Instant::now();
+        let meter = Meter::new(5_000);
+        Self { total, copied_before, applied_before, meter, reported: now, began: now }
+    }
+
+    /// Returns true if the next report is due.
+    pub fn is_due(&self) -> bool {
+        self.reported.elapsed() > REPORT_EVERY
+    }
+}
 
 impl CopyJob<'_> {
     fn report_readers(&self) {
@@ -22,13 +54,14 @@ impl CopyJob<'_> {
     }
 
     pub(super) fn report(&mut self) {
-        self.reported = Instant::now();
+        self.progress.reported = Instant::now();
         self.report_readers();
         let progress = self.coordinator.progress();
         let (documents, bytes) = self.counters.copied();
-        let done = (documents + self.copied_before.0, bytes + self.copied_before.1);
-        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.meter.observe(now_ms, done.1);
+        let done =
+            (documents + self.progress.copied_before.0, bytes + self.progress.copied_before.1);
+        let now_ms = u64::try_from(self.progress.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.progress.meter.observe(now_ms, done.1);
         let is_copied = self.coordinator.is_copied();
         let mut obstacles = Vec::new();
         if !is_copied {
@@ -53,17 +86,21 @@ impl CopyJob<'_> {
         let is_slowed = blocked_by == self.run.control().slowed_by();
         obstacles.extend(blocked_by.clone().filter(|_| is_copied && !is_slowed));
         let job = &self.run.record().id;
-        let rate = self.meter.rate_s().filter(|_| !is_copied);
+        let rate = self.progress.meter.rate_s().filter(|_| !is_copied);
         let held = format!("{} changes held, {} read", progress.dirty_keys, progress.changes_read);
         let wait = format!("wait, or imago job pause {job}");
         let shown = Progress {
             documents_done: done.0,
-            documents_total: Some(self.total.0.max(done.0)),
+            documents_total: Some(self.progress.total.0.max(done.0)),
             bytes_done: done.1,
-            bytes_total: Some(self.total.1.max(done.1)),
-            changes_applied: self.applied_before + progress.changes_applied,
+            bytes_total: Some(self.progress.total.1.max(done.1)),
+            changes_applied: self.progress.applied_before + progress.changes_applied,
             lag_ms: Some(progress.lag_ms),
-            eta_ms: if is_copied { None } else { self.meter.eta_ms(Some(self.total.1)) },
+            eta_ms: if is_copied {
+                None
+            } else {
+                self.progress.meter.eta_ms(Some(self.progress.total.1))
+            },
             rate_bytes_s: rate,
             rate_documents_s: rate.map(|rate| rate * ratio(done.0, done.1)),
             blocked_by,

@@ -203,7 +203,7 @@ impl CopyJob<'_> {
         if self.state.retention.get(&ns) == before.as_ref() {
             return Ok(());
         }
-        self.end_save().await?;
+        self.checkpoints.finish().await?;
         save(self.run, &self.state).await
     }
 
@@ -218,13 +218,13 @@ impl CopyJob<'_> {
     /// Returns an error that ends the job.
     pub(super) async fn match_differing(&mut self, found: Differences) -> Result<()> {
         let Differences { differing, building } = found;
-        self.building = building;
+        self.catalog.building = building;
         for ns in 0..self.pairs.len() {
             let Some(found) = differing.get(&ns) else {
-                self.unmatched.remove(&ns);
+                self.catalog.unmatched.remove(&ns);
                 continue;
             };
-            if self.unmatched.get(&ns) == Some(found) {
+            if self.catalog.unmatched.get(&ns) == Some(found) {
                 continue;
             }
             match self.follow_structure(ns, "a difference between both catalogs").await {
@@ -239,9 +239,9 @@ impl CopyJob<'_> {
             let compared = retry_transient("compare both catalogs", self.run.control(), compare);
             let left = compared.await?.differing;
             if left.is_empty() {
-                self.unmatched.remove(&ns);
+                self.catalog.unmatched.remove(&ns);
             } else {
-                self.unmatched.insert(ns, left);
+                self.catalog.unmatched.insert(ns, left);
             }
         }
         Ok(())
@@ -256,7 +256,7 @@ impl CopyJob<'_> {
             let words = found.iter().map(|of| of.in_words()).collect::<Vec<String>>().join("; ");
             format!("the job could not make {to} like {from}: {words}; make them equal by hand")
         };
-        self.unmatched.iter().map(one).chain(self.building.clone()).collect()
+        self.catalog.unmatched.iter().map(one).chain(self.catalog.building.clone()).collect()
     }
 
     /// Returns a precondition error if a cut-over would abort an index build at the source, as of the last
@@ -265,7 +265,7 @@ impl CopyJob<'_> {
     /// # Errors
     /// Returns a precondition error that names the index.
     pub(super) fn refuse_building(&self) -> Result<()> {
-        match self.building.first() {
+        match self.catalog.building.first() {
             None => Ok(()),
             Some(building) => Err(Error::precondition(
                 format!("the job may not be cut over: {building}"),
