@@ -17,9 +17,9 @@ mod event;
 mod limits;
 mod outcome;
 mod request;
+mod samples;
 mod trial;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
@@ -42,16 +42,15 @@ use crate::tuner::{Options, Tuner};
 use begin::{Remembered, finish_rolls, read_history, remembered};
 use cluster::{Cluster, Present, Rolled};
 pub use event::{Change, Event, Judged, Summary};
+use limits::ChangeLimits;
 pub use request::Request;
+use samples::Samples;
 use trial::Trial;
 
 /// Number of samples in an interval, and bounds of the time between two samples.
 const SAMPLES_PER_INTERVAL: u32 = 6;
 const SAMPLE_TIME_MIN: Duration = Duration::from_secs(1);
 const SAMPLE_TIME_MAX: Duration = Duration::from_secs(20);
-/// Maximum number of recent samples, and of intervals since the last change of which one sample is retained.
-const BEFORE: usize = 24;
-const HISTORY: usize = 2_000;
 /// Maximum time for which a change that was made under low load waits to be judged, in seconds: a day has busy times.
 const QUIET_MAX_S: f64 = 86_400.0;
 /// Time for which a reverted or failed change is not repeated, and time for which a refused one is not, in seconds.
@@ -94,20 +93,8 @@ struct Controller<'a, C: Cluster> {
     log: C::Log,
     tuner: Tuner,
     phase: Phase<'a>,
-    /// Most recent samples, at most [`BEFORE`].
-    samples: Vec<Window>,
-    /// One sample of each interval since the last change, at most [`HISTORY`].
-    history: VecDeque<Window>,
-    /// Numbers of reads, updates, inserts and scans counted in the present interval.
-    counted: [u64; KINDS],
-    /// Start of the present interval, in seconds since 1970.
-    start_s: u64,
-    /// False until the first complete interval has begun; the interval before is not observed from its start.
-    is_whole: bool,
-    /// Changes that are barred now, by the indices of both configurations, with the bar's end in seconds since 1970.
-    barred: BTreeMap<(usize, usize), u64>,
-    /// Start times of the changes of the last 24 hours, without reversions, in seconds since 1970.
-    changes: Vec<u64>,
+    samples: Samples,
+    limits: ChangeLimits,
     /// Assumed durations and lost capacity of changes; durations that past rolls have shown take precedence.
     costs: Costs,
     /// Durations of the changes of single nodes in past rolls.
@@ -183,13 +170,8 @@ pub(crate) async fn run<C: Cluster>(
             log: log.clone(),
             tuner: Tuner::new(measurements, options, current, past),
             phase: rollback_due.map_or(Phase::Watching, Phase::Undoing),
-            samples: Vec::new(),
-            history: VecDeque::new(),
-            counted: [0; KINDS],
-            start_s: 0,
-            is_whole: false,
-            barred,
-            changes,
+            samples: Samples::new(interval_of(request, now_s())),
+            limits: ChangeLimits { barred, made: changes },
             node_times,
             leads_since: Instant::now(),
             rolls: cancel.child_token(),
@@ -246,6 +228,11 @@ fn sample_time(interval: Duration) -> Duration {
     (interval / SAMPLES_PER_INTERVAL).clamp(SAMPLE_TIME_MIN, SAMPLE_TIME_MAX)
 }
 
+/// Returns the start of the interval that contains the time `at_s`; both are in seconds since 1970.
+fn interval_of(request: &Request, at_s: u64) -> u64 {
+    at_s - at_s % request.interval.as_secs()
+}
+
 fn now_s() -> u64 {
     clock::now_ms() / 1_000
 }
@@ -257,7 +244,6 @@ impl<'a, C: Cluster> Controller<'a, C> {
         let ends = self.request.duration.map(|duration| Instant::now() + duration);
         let every = sample_time(self.request.interval);
         let mut next = Instant::now() + every;
-        self.start_s = self.interval_of(now_s());
         loop {
             let is_rolling = matches!(self.phase, Phase::Rolling(_));
             let is_over = ends.is_some_and(|ends| Instant::now() >= ends);
@@ -287,12 +273,6 @@ impl<'a, C: Cluster> Controller<'a, C> {
         }
     }
 
-    /// Returns the start of the interval that contains the time `at_s`; both are in seconds since 1970.
-    fn interval_of(&self, at_s: u64) -> u64 {
-        let length = self.request.interval.as_secs();
-        at_s - at_s % length
-    }
-
     /// Renews the controllers' lease, long before it expires but not with each sample: a renewal costs a transaction.
     /// While the cluster does not answer, no other process can acquire the lease.
     async fn lead(&mut self) -> Result<()> {
@@ -316,16 +296,8 @@ impl<'a, C: Cluster> Controller<'a, C> {
 
     /// Adds an observation to the present interval; at the interval's end, decides.
     async fn add_sample(&mut self, observation: Observation) -> Result<()> {
-        for (sum, count) in self.counted.iter_mut().zip(observation.operations) {
-            *sum += count;
-        }
         let window = observation.window();
-        if let Some(window) = window {
-            self.samples.push(window);
-            if self.samples.len() > BEFORE {
-                self.samples.remove(0);
-            }
-        }
+        self.samples.add(observation.operations, window);
         if let Phase::Judging(trial) = &mut self.phase {
             let from = self.request.measurements.number(&trial.change.from).expect("measured");
             let is_quiet = match window {
@@ -335,22 +307,10 @@ impl<'a, C: Cluster> Controller<'a, C> {
             trial.add(window, is_quiet);
             self.judge().await?;
         }
-        let now_s = self.interval_of(now_s());
-        // If the clock is set back, the controller waits: the start times of intervals must increase.
-        if now_s <= self.start_s {
+        let now_s = interval_of(self.request, now_s());
+        let Some((first_s, counted)) = self.samples.end_interval(now_s, window) else {
             return Ok(());
-        }
-        // One sample of each interval is retained longer: a change under low load is judged by samples under high load.
-        self.history.extend(window);
-        if self.history.len() > HISTORY {
-            self.history.pop_front();
-        }
-        let (first_s, counted) = (self.start_s, std::mem::take(&mut self.counted));
-        self.start_s = now_s;
-        // The first interval began before the observation did.
-        if !std::mem::replace(&mut self.is_whole, true) {
-            return Ok(());
-        }
+        };
         // A late sample covers several intervals.
         let length = self.request.interval.as_secs();
         let several = (now_s - first_s) / length;
@@ -454,7 +414,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
     fn busy_times(&self) -> Vec<Window> {
         let present = self.tuner.configuration();
         let is_busy = |one: &&Window| self.tuner.busy(one, present) >= self.request.busy_min;
-        self.history.iter().filter(is_busy).copied().collect()
+        self.samples.history.iter().filter(is_busy).copied().collect()
     }
 
     fn knows_busy_times(&self) -> bool {
@@ -465,7 +425,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
     async fn begin(&mut self, change: Change, is_undoing: bool, is_quiet: bool) -> Result<()> {
         let event = Event::Changing { change: change.clone(), is_undoing };
         let kind = if is_undoing { Kind::Changed } else { Kind::Changing };
-        let before = if is_quiet { self.busy_times() } else { self.samples.clone() };
+        let before = if is_quiet { self.busy_times() } else { self.samples.recent.clone() };
         let detail = match is_undoing {
             false => begin::persisted_start(&event, &before, is_quiet),
             true => serde_json::to_value(&event).expect("texts and numbers"),
@@ -473,7 +433,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
         self.log.append(now_s(), kind, &event.to_string(), &detail).await?;
         (self.say)(&event);
         if !is_undoing {
-            self.changes.push(now_s());
+            self.limits.made.push(now_s());
             self.summary.changes += 1;
         }
         let numbers = (self.number(&change.from), self.number(&change.to));

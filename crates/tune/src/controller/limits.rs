@@ -1,5 +1,7 @@
 //! Conditions under which a controller must not change the cluster.
 
+use std::collections::BTreeMap;
+
 use super::cluster::Cluster;
 use super::{Controller, now_s};
 use crate::cluster::Result;
@@ -7,6 +9,14 @@ use crate::cluster::error::chain;
 use crate::decision_inputs::Transition;
 use crate::decisions::{DecisionLog as _, LEASE};
 use crate::transition_costs::transitions;
+
+/// The changes that may not be made now because of earlier ones.
+pub(super) struct ChangeLimits {
+    /// Changes that are barred now, by the indices of both configurations, with the bar's end in seconds since 1970.
+    pub barred: BTreeMap<(usize, usize), u64>,
+    /// Start times of the changes of the last 24 hours, without reversions, in seconds since 1970.
+    pub made: Vec<u64>,
+}
 
 impl<C: Cluster> Controller<'_, C> {
     /// Returns why no change at all is allowed now, not even a reversion; None if changes are allowed.
@@ -33,8 +43,8 @@ impl<C: Cluster> Controller<'_, C> {
             return Some(why);
         }
         let since_s = now_s().saturating_sub(86_400);
-        self.changes.retain(|at_s| *at_s > since_s);
-        let (made, most) = (self.changes.len(), self.request.changes_max);
+        self.limits.made.retain(|at_s| *at_s > since_s);
+        let (made, most) = (self.limits.made.len(), self.request.changes_max);
         (made >= most)
             .then(|| format!("the limit of {made} changes within a day is reached (--changes-max)"))
     }
@@ -45,7 +55,7 @@ impl<C: Cluster> Controller<'_, C> {
         let now_s = now_s();
         let open =
             transitions::<C::Database>(self.cluster.configurations(), &self.request.approved)?;
-        for ((from, to), until_s) in std::mem::take(&mut self.barred) {
+        for ((from, to), until_s) in std::mem::take(&mut self.limits.barred) {
             if until_s <= now_s {
                 self.tuner.set_transition(from, to, open[from][to].clone());
                 continue;
@@ -57,7 +67,7 @@ impl<C: Cluster> Controller<'_, C> {
             let why =
                 format!("it failed or was undone recently, and is not tried for another {why}");
             self.tuner.set_transition(from, to, Transition::Barred(why));
-            self.barred.insert((from, to), until_s);
+            self.limits.barred.insert((from, to), until_s);
         }
         Ok(())
     }

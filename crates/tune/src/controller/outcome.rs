@@ -24,7 +24,6 @@ impl<C: Cluster> Controller<'_, C> {
             unreachable!("a roll ended");
         };
         self.samples.clear();
-        self.history.clear();
         self.tuner.forget_plan();
         self.last_reported.clear();
         let (from, to) = (self.number(&change.from), self.number(&change.to));
@@ -38,10 +37,10 @@ impl<C: Cluster> Controller<'_, C> {
         self.node_times.extend(&outcome.node_times);
         self.tuner.set_costs(learned(self.costs, &self.node_times));
         self.tuner.changed(to);
-        self.barred.remove(&(from, to));
+        self.limits.barred.remove(&(from, to));
         if is_undoing {
             self.summary.undone += 1;
-            self.barred.insert((to, from), now_s() + BARRED_S);
+            self.limits.barred.insert((to, from), now_s() + BARRED_S);
         } else {
             let trial = self.trial(change.clone(), before, is_quiet, 0.0);
             self.phase = Phase::Judging(trial);
@@ -100,16 +99,16 @@ impl<C: Cluster> Controller<'_, C> {
         let is_refused = matches!(error, Error::Precondition { .. });
         if is_refused {
             // The obstacle is temporary: a replica that lags, a node that is down, another roll.
-            self.barred.insert(numbers, now_s() + PASSING_S);
+            self.limits.barred.insert(numbers, now_s() + PASSING_S);
             if !is_undoing {
-                self.changes.pop();
+                self.limits.made.pop();
                 self.summary.changes -= 1;
             }
             let what = format!("the change to {} could not be begun: {}", change.to, chain(error));
             self.warn("not_begun", what, "the change is tried again later");
         } else {
             self.summary.failed += 1;
-            self.barred.insert(numbers, now_s() + BARRED_S);
+            self.limits.barred.insert(numbers, now_s() + BARRED_S);
             let event = Event::Failed { change: change.clone(), why: chain(error) };
             (self.say)(&event);
             self.persist(Kind::Changed, &event.to_string(), &event).await;
@@ -189,7 +188,7 @@ impl<C: Cluster> Controller<'_, C> {
         self.summary.judged.push(judged.clone());
         self.phase = Phase::Watching;
         if judged.worse.is_some() {
-            self.barred.insert((from, to), now_s() + BARRED_S);
+            self.limits.barred.insert((from, to), now_s() + BARRED_S);
             let back = Change { from: change.to, to: change.from, predicted: 0.0 };
             self.undo(back).await?;
         }
