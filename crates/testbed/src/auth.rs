@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bson::{Bson, Document, doc};
+use imago_mongos::User;
 use mongodb::Client;
 use mongodb::error::ErrorKind;
 use mongodb::options::{ClientOptions, Credential, ServerAddress};
@@ -17,18 +18,9 @@ use crate::scratch;
 use crate::server::Server;
 use crate::wire;
 
-/// Name of the role that lets a user run commands through the stand-in router ([`crate::router`]); without it,
+/// Name of the role that lets a user run commands through the stand-in router ([`imago_mongos`]); without it,
 /// servers accept that router's commands from internal users only.
 const ROUTED_ROLE: &str = "imagoTestbedRouted";
-
-/// Name and password of a user that is stored in the database `admin` of a test cluster.
-#[derive(Debug, Clone)]
-pub struct User {
-    /// Name with which the user logs in.
-    pub name: String,
-    /// Password of the user, in hexadecimal, so that it needs no escaping in a connection string.
-    pub password: String,
-}
 
 /// The two users and the key file of a MongoDB cluster with authorization.
 #[derive(Debug, Clone)]

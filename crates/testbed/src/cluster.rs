@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use bson::doc;
 use futures_util::future::try_join_all;
+use imago_mongos::User;
 
-use crate::auth::{Admin, Credentials, User};
+use crate::auth::{Admin, Credentials};
 use crate::binary;
 use crate::error::Result;
 use crate::replica_set::{Purpose, ReplicaSet, ServerContext};

@@ -31,7 +31,6 @@ mod redis_cluster;
 pub mod relay;
 mod replica_set;
 mod require;
-pub mod router;
 mod router_process;
 pub mod scratch;
 mod server;
@@ -47,7 +46,7 @@ mod wire;
 /// rather than in each crate that awaits it.
 pub(crate) use async_recursion::async_recursion as boxed;
 
-pub use auth::{Credentials, User};
+pub use auth::Credentials;
 pub use binary::{
     CassandraFiles, KafkaFiles, find_cassandra, find_kafka, find_mongod, find_mongos, find_redis,
 };
@@ -56,6 +55,7 @@ pub use certificates::Certificates;
 pub use cluster::{Cluster, ClusterSpec, NodeInfo, Role, valid_name};
 pub use content::ContentSpec;
 pub use error::{Error, Result};
+pub use imago_mongos::User;
 pub use kafka::KafkaSecurity;
 pub use redis_cluster::{RedisCluster, RedisClusterSpec, redis_configuration_of};
 pub use relay::Relay;

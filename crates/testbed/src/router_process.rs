@@ -1,4 +1,4 @@
-//! The router of a cluster: a real `mongos` if this machine has one, else the stand-in of [`crate::router`], on a
+//! The router of a cluster: a real `mongos` if this machine has one, else the stand-in of [`imago_mongos`], on a
 //! port that stays reserved while the router is down.
 //!
 //! The stand-in has its own threads and runtime, like the process that it replaces: it serves clients of any runtime,
@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use imago_mongos::{Router, RouterSpec, Threads};
 use tokio::sync::oneshot;
 
 use crate::auth::Credentials;
@@ -19,7 +20,6 @@ use crate::error::{Error, Result};
 use crate::port::Port;
 use crate::process::ProcessId;
 use crate::program::{Mongo, Program};
-use crate::router::{Router, RouterSpec, Threads};
 use crate::server::{Launch, Server};
 use crate::spec::{NodeInfo, Role};
 

@@ -33,7 +33,7 @@ impl Streams {
             let message = format!("{STREAMS_MAX} change streams are open on this router");
             return Err(Failure::new(code::ILLEGAL_OPERATION, message));
         }
-        let id = new_id()?;
+        let id = new_id();
         let stream = Arc::new(tokio::sync::Mutex::new(stream));
         open.insert(id, (user.map(str::to_owned), stream));
         Ok(id)

@@ -10,28 +10,28 @@ use super::message;
 
 /// Error codes of MongoDB servers (their `error_codes.yml`) that the router raises or handles.
 pub(super) mod code {
-    pub(in crate::router) const BAD_VALUE: i32 = 2;
-    pub(in crate::router) const HOST_UNREACHABLE: i32 = 6;
-    pub(in crate::router) const UNAUTHORIZED: i32 = 13;
-    pub(in crate::router) const AUTHENTICATION_FAILED: i32 = 18;
-    pub(in crate::router) const ILLEGAL_OPERATION: i32 = 20;
-    pub(in crate::router) const NAMESPACE_NOT_FOUND: i32 = 26;
-    pub(in crate::router) const CURSOR_NOT_FOUND: i32 = 43;
-    pub(in crate::router) const NAMESPACE_EXISTS: i32 = 48;
-    pub(in crate::router) const COMMAND_NOT_FOUND: i32 = 59;
-    pub(in crate::router) const SHARD_KEY_NOT_FOUND: i32 = 61;
-    pub(in crate::router) const SHARD_NOT_FOUND: i32 = 70;
-    pub(in crate::router) const INVALID_OPTIONS: i32 = 72;
-    pub(in crate::router) const COMMAND_NOT_SUPPORTED: i32 = 115;
-    pub(in crate::router) const NAMESPACE_NOT_SHARDED: i32 = 118;
-    pub(in crate::router) const NO_PRIMARY: i32 = 133;
-    pub(in crate::router) const NO_SUCH_TRANSACTION: i32 = 251;
-    pub(in crate::router) const STALE_DB_VERSION: i32 = 249;
-    pub(in crate::router) const NOT_IN_TRANSACTION: i32 = 263;
-    pub(in crate::router) const WOULD_CHANGE_OWNING_SHARD: i32 = 283;
-    pub(in crate::router) const MECHANISM_UNAVAILABLE: i32 = 334;
-    pub(in crate::router) const NOT_PRIMARY: i32 = 10107;
-    pub(in crate::router) const STALE_CONFIG: i32 = 13388;
+    pub(crate) const BAD_VALUE: i32 = 2;
+    pub(crate) const HOST_UNREACHABLE: i32 = 6;
+    pub(crate) const UNAUTHORIZED: i32 = 13;
+    pub(crate) const AUTHENTICATION_FAILED: i32 = 18;
+    pub(crate) const ILLEGAL_OPERATION: i32 = 20;
+    pub(crate) const NAMESPACE_NOT_FOUND: i32 = 26;
+    pub(crate) const CURSOR_NOT_FOUND: i32 = 43;
+    pub(crate) const NAMESPACE_EXISTS: i32 = 48;
+    pub(crate) const COMMAND_NOT_FOUND: i32 = 59;
+    pub(crate) const SHARD_KEY_NOT_FOUND: i32 = 61;
+    pub(crate) const SHARD_NOT_FOUND: i32 = 70;
+    pub(crate) const INVALID_OPTIONS: i32 = 72;
+    pub(crate) const COMMAND_NOT_SUPPORTED: i32 = 115;
+    pub(crate) const NAMESPACE_NOT_SHARDED: i32 = 118;
+    pub(crate) const NO_PRIMARY: i32 = 133;
+    pub(crate) const NO_SUCH_TRANSACTION: i32 = 251;
+    pub(crate) const STALE_DB_VERSION: i32 = 249;
+    pub(crate) const NOT_IN_TRANSACTION: i32 = 263;
+    pub(crate) const WOULD_CHANGE_OWNING_SHARD: i32 = 283;
+    pub(crate) const MECHANISM_UNAVAILABLE: i32 = 334;
+    pub(crate) const NOT_PRIMARY: i32 = 10107;
+    pub(crate) const STALE_CONFIG: i32 = 13388;
 
     /// Returns the name (`codeName`) of an error code that the router itself raises; `UnknownError` for other codes.
     pub(super) fn name(code: i32) -> &'static str {
@@ -61,20 +61,20 @@ pub(super) mod code {
 
     /// Returns true for an error code by which a shard reports that its routing data and the sender's differ; the
     /// command was not executed.
-    pub(in crate::router) fn is_stale(code: i32) -> bool {
+    pub(crate) fn is_stale(code: i32) -> bool {
         // StaleEpoch, StaleDbVersion, ShardCannotRefreshDueToLocksHeld, StaleConfig.
         matches!(code, 150 | STALE_DB_VERSION | 340 | STALE_CONFIG)
     }
 
     /// Returns true for an error code by which a node reports that it is not primary; the command was not executed.
-    pub(in crate::router) fn is_not_primary(code: i32) -> bool {
+    pub(crate) fn is_not_primary(code: i32) -> bool {
         // NotWritablePrimary, NotPrimaryNoSecondaryOk.
         matches!(code, NOT_PRIMARY | 13435)
     }
 
     /// Returns true for an error code after which a client may repeat the command, if the servers recognise a
     /// repetition: whether it was executed is unknown, or, as with [`is_not_primary`], it was not.
-    pub(in crate::router) fn is_retryable(code: i32) -> bool {
+    pub(crate) fn is_retryable(code: i32) -> bool {
         // HostNotFound, NetworkTimeout, ShutdownInProgress, FailedToSatisfyReadPreference,
         // PrimarySteppedDown, ExceededTimeLimit, SocketException, InterruptedAtShutdown,
         // InterruptedDueToReplStateChange, NotPrimaryOrSecondary.

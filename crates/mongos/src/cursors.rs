@@ -57,7 +57,7 @@ impl Cursors {
         user: Option<&str>,
         rest: VecDeque<RawDocumentBuf>,
     ) -> Result<i64, Failure> {
-        let id = new_id()?;
+        let id = new_id();
         self.insert(id, CursorLocation::Router, user, rest);
         Ok(id)
     }
@@ -109,11 +109,10 @@ impl Cursors {
 
 /// Returns a random cursor id, as servers do: it cannot be guessed, and does not collide with the id of a node's
 /// cursor.
-pub(super) fn new_id() -> Result<i64, Failure> {
-    let random = crate::scratch::random_hex(8)
-        .map_err(|error| Failure::malformed(format!("no random numbers: {error}")))?;
-    let random = u64::from_str_radix(&random, 16).map_err(Failure::malformed)?;
-    Ok(i64::try_from(random >> 1).expect("the highest bit is clear").max(1))
+pub(super) fn new_id() -> i64 {
+    let random = bson::Uuid::new().bytes();
+    let id = random.iter().take(8).fold(0, |id: i64, byte| id << 8 | i64::from(*byte));
+    (id & i64::MAX).max(1)
 }
 
 /// Removes the first documents from `rest` and returns them: at most `count` documents and, after the first, at most

@@ -10,6 +10,8 @@
 //! Layers, from the client inwards: `message` (framing), `connection` (one client), `dispatch` (the route of each
 //! command), the families of commands (`read`, `write`, …), `targeting` and `catalog` (the owners of chunks),
 //! `core` (the shared state), `backend` and `topology` (the servers).
+//!
+//! This crate must not know: how servers are started, jobs and plans.
 
 mod answer;
 mod backend;
@@ -55,8 +57,20 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use self::connection::Connection;
 use self::core::Core;
-use crate::User;
 pub use threads::Threads;
+
+/// Boxes the future of an async function that other crates call. Its body is then compiled once, in this crate,
+/// rather than in each crate that awaits it.
+pub(crate) use async_recursion::async_recursion as boxed;
+
+/// Name and password of a user of a cluster, stored in its database `admin`.
+#[derive(Debug, Clone)]
+pub struct User {
+    /// Name with which the user logs in.
+    pub name: String,
+    /// Password of the user.
+    pub password: String,
+}
 
 /// Specification of a router: its cluster, its port and its users.
 #[derive(Debug, Clone)]
