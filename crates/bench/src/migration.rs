@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Result;
 use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
+use imago_plan::statistics::percentile;
 
 /// One operation of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,11 +71,8 @@ fn throughput(operations: &[Operation], is_read: bool) -> Vec<Point> {
 /// operations count, because a client that is refused waits as well.
 fn p99(operations: &[Operation], is_read: bool) -> Vec<Point> {
     let of = operations.iter().filter(|one| one.is_read == is_read);
-    by_second(of.map(|one| (one.due_s, one.ended_s - one.due_s)), |mut all| {
-        all.sort_by(f64::total_cmp);
-        let at = (all.len() * 99).div_ceil(100).saturating_sub(1);
-        all.get(at).map_or(0.0, |s| s * 1_000.0)
-    })
+    let waits = of.map(|one| (one.due_s, one.ended_s - one.due_s));
+    by_second(waits, |all| percentile(all, 99).map_or(0.0, |s| s * 1_000.0))
 }
 
 /// Returns one point for each whole second except the last one, which is incomplete.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use imago_plan::statistics::median;
 use serde::Serialize;
 
 /// A figure over several runs.
@@ -25,22 +26,9 @@ impl Figure {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         assert!(!values.is_empty(), "a figure has at least one value");
-        let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 {
-            values[middle]
-        } else {
-            f64::midpoint(values[middle - 1], values[middle])
-        };
-        Self { median, min: values[0], max: values[values.len() - 1] }
+        let (min, max) = (values[0], values[values.len() - 1]);
+        Self { median: median(values).unwrap_or(min), min, max }
     }
-}
-
-/// Returns the smallest value that `percent` percent of the values do not exceed; `None` if there are no values.
-pub(crate) fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let at = (values.len() * percent).div_ceil(100).checked_sub(1)?;
-    values.get(at).copied()
 }
 
 /// Returns the median of each name's values.
@@ -83,7 +71,7 @@ impl CpuSeconds {
 
 #[cfg(test)]
 mod tests {
-    use super::{Figure, percentile};
+    use super::Figure;
 
     #[test]
     fn the_median_is_in_the_middle() {
@@ -93,13 +81,5 @@ mod tests {
     #[test]
     fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
         assert_eq!(Figure::of([8.0, 1.0, 2.0, 4.0]).median.to_bits(), 3.0_f64.to_bits());
-    }
-
-    #[test]
-    fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
-        let hundred = || (1..=100).rev().map(f64::from);
-        assert_eq!(percentile(hundred(), 99), Some(99.0));
-        assert_eq!(percentile([7.0], 50), Some(7.0));
-        assert_eq!(percentile([], 50), None);
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use imago_load::mongo::{MongoTarget, Schema, show_content};
 use imago_mongo::namespace::Namespace;
+use imago_plan::statistics::percentile;
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Options, Running};
 use imago_workload::history::{Fate, Header, History, Model, Op, Recorder};
@@ -17,7 +18,6 @@ use imago_workload::keys::Distribution;
 use imago_workload::mix::{Kind, Mix};
 
 use crate::error::{Error, Result};
-use crate::statistics::percentile;
 
 /// The load of the clients.
 #[derive(Clone, Copy, Debug)]

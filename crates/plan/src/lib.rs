@@ -10,5 +10,6 @@ pub mod copy;
 pub mod pacing;
 pub mod provision;
 pub mod reshard;
+pub mod statistics;
 pub mod store;
 pub mod tune;

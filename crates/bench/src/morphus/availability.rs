@@ -10,6 +10,7 @@ mod drawing;
 
 use std::path::{Path, PathBuf};
 
+use imago_plan::statistics::percentile;
 use imago_workload::check::Verdict;
 use imago_workload::keys::{Distribution, PAPER_SHAPE};
 use imago_workload::mix::Mix;
@@ -20,7 +21,6 @@ use crate::Header;
 use crate::cluster_pair::CACHE_MB;
 use crate::error::{Error, Result};
 use crate::sharded_cluster::{KEYS, Shape, ShardedCluster};
-use crate::statistics::percentile;
 use crate::subject::Commands;
 use crate::traffic::{Load, Sample, TrafficResult, Window};
 use imago_chart::save;

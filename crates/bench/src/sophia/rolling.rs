@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use imago_job::clock;
 use imago_job::reporter::Events;
+use imago_plan::statistics::percentile;
 use imago_tune::cassandra::ClusterFile;
 use imago_tune::cassandra::compaction::{self, Compaction};
 use imago_tune::cassandra::roll::{Roller, Spec};
@@ -28,7 +29,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::drawing;
 use crate::Header;
-use crate::statistics::percentile;
 use imago_load::cassandra::{CassandraTarget, Schema, preload, rewrite, show_content};
 
 const TABLE: (&str, &str) = ("rolled", "reviews");

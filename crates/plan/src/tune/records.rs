@@ -5,6 +5,8 @@
 //! apply at all: a cache that holds all records of 1 KB does not hold them at 64 KB. So they are not forecast, but
 //! compared with those of the measurements.
 
+use crate::statistics::median;
+
 /// Factor between two record sizes or reuse distances above which the workload differs from the measured one.
 pub const FACTOR: f64 = 2.0;
 
@@ -21,11 +23,7 @@ impl Records {
     /// Returns the median of each property over those elements of `of` for which it is known.
     #[must_use]
     pub fn median(of: &[Self]) -> Self {
-        let median = |told: fn(&Self) -> Option<f64>| {
-            let mut all: Vec<f64> = of.iter().filter_map(told).collect();
-            all.sort_by(f64::total_cmp);
-            all.get(all.len() / 2).copied()
-        };
+        let median = |told: fn(&Self) -> Option<f64>| median(of.iter().filter_map(told));
         Self { bytes: median(|one| one.bytes), reuse_distance: median(|one| one.reuse_distance) }
     }
 

@@ -1,5 +1,6 @@
 //! Costs of changes of a cluster's configuration, estimated from the durations of past rolls.
 
+use imago_plan::statistics::median;
 use imago_plan::tune::roll::Costs;
 use serde::{Deserialize, Serialize};
 
@@ -30,12 +31,6 @@ pub(crate) fn learned(mut costs: Costs, took: &[NodeRollTime]) -> Costs {
     }
     costs.live_s = median(live.iter().map(|took| took.whole_s)).unwrap_or(costs.live_s);
     costs
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut all: Vec<f64> = values.collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn the_latest_samples_are_retained() {
         let window = |rate_s: u16| Window {
-            mix: Mix::of([8_137.0, 411.0, 7.0, 0.0]),
+            mix: Mix::of([8_137.0, 411.0, 7.0, 0.0]).unwrap(),
             rate_s: f64::from(rate_s),
             median: [None; KINDS],
             slowest: [None; KINDS],

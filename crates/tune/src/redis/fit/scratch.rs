@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use imago_plan::statistics::median;
 use imago_plan::tune::sampling::order;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -391,11 +392,7 @@ fn batches<T>(mut items: &[T], bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
 
 /// Returns the medians of the measurements of all rounds (at least one).
 fn medians(rounds: &[Measured]) -> Measured {
-    let median = |of: fn(&Measured) -> Option<f64>| {
-        let mut values: Vec<f64> = rounds.iter().filter_map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
-    };
+    let median = |of: fn(&Measured) -> Option<f64>| median(rounds.iter().filter_map(of));
     let load = median(|one| Some(one.times?.load_us));
     let read = median(|one| Some(one.times?.read_us));
     let write = median(|one| Some(one.times?.write_us));
