@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use imago_plan::statistics::percentile;
 use imago_store::engine::{Options, Session, Store};
 use imago_store::key::Key;
 use imago_store::record::{Operator, Site};
@@ -14,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use super::Size;
 use super::key;
 use crate::error::{Error, Result, process};
-use crate::statistics::{Figure, percentile};
+use crate::statistics::Figure;
 
 /// Number of rows of the partition that changes.
 const PARTITION_ROWS: u64 = 5_000;
