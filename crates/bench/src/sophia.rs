@@ -16,10 +16,10 @@ mod traces;
 use imago_plan::tune::baselines::{Baseline, Comparison};
 use imago_plan::tune::forecast::{LastValue, Queue, backtest};
 use imago_plan::tune::replay::{Weight, real, replay};
-use imago_plan::tune::roll::{CostClass, Costs, Rule};
+use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::{Interval, Mix};
 use imago_tune::advice::{Question, ReplayReport, advise};
-use imago_tune::decision_inputs::{DAY_S, DecisionInputs, uniform_transitions};
+use imago_tune::decision_inputs::{DecisionInputs, Planning, uniform_transitions};
 use imago_tune::measurements::{CASSANDRA, Measurements};
 use imago_tune::trace::Trace;
 use serde::Serialize;
@@ -153,7 +153,8 @@ fn by_forecast(
     let missing = intervals.iter().filter(|one| one.rate_s.is_none()).count();
     let trace = Trace { interval_s, intervals, missing, records: Vec::new(), together: 1 };
     let transitions = uniform_transitions(measurements.names.len(), CostClass::Restart);
-    let basis = DecisionInputs { weight, ..basis(measurements, interval_s, &transitions) };
+    let planning = Planning { weight, ..Planning::daily(interval_s, COSTS, transitions) };
+    let basis = DecisionInputs { measurements, planning: &planning, current: 0 };
     let advice = advise(&Question { trace: &trace, file: &name, default: 0, queue: None, basis })?;
     let ratio = |one: &imago_tune::advice::BaselineReport| Ratio {
         to: one.name,
@@ -194,7 +195,8 @@ fn by_forecast(
 /// operations that each serves.
 fn by_capacity(intervals: &[Interval], basis: &DecisionInputs<'_>, lived: ReplayReport) -> Ratio {
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);
-    let other = DecisionInputs { weight: Weight::Capacity, ..*basis };
+    let planning = Planning { weight: Weight::Capacity, ..basis.planning.clone() };
+    let other = DecisionInputs { planning: &planning, ..*basis };
     let chosen = other.choose(&intervals[..lived.learned]);
     let setting = other.setting(chosen.look_ahead, false);
     let mut forecast = other.forecast(&chosen);
@@ -212,7 +214,8 @@ fn by_capacity(intervals: &[Interval], basis: &DecisionInputs<'_>, lived: Replay
 fn by_queue(drawn: Drawn, measurements: &Measurements) -> Workload {
     let Drawn { name, interval_s, intervals } = drawn;
     let transitions = uniform_transitions(measurements.names.len(), CostClass::Restart);
-    let basis = basis(measurements, interval_s, &transitions);
+    let planning = Planning::daily(interval_s, COSTS, transitions);
+    let basis = DecisionInputs { measurements, planning: &planning, current: 0 };
     let look_ahead = ((3_600 / interval_s) as usize).min(intervals.len() / 2).max(1);
     let setting = basis.setting(look_ahead, false);
     let rates = |mix: Mix| measurements.throughputs.of(mix);
@@ -248,27 +251,6 @@ fn by_queue(drawn: Drawn, measurements: &Measurements) -> Workload {
         ratios: Baseline::ALL.map(ratio).into(),
         rmse: rmse.into(),
         demand_rmse: Vec::new(),
-    }
-}
-
-fn basis<'b>(
-    measurements: &'b Measurements,
-    interval_s: u64,
-    transitions: &'b [Vec<imago_tune::decision_inputs::Transition>],
-) -> DecisionInputs<'b> {
-    DecisionInputs {
-        measurements,
-        interval_s,
-        season_s: DAY_S,
-        current: 0,
-        costs: COSTS,
-        transitions,
-        rule: Rule::Phases,
-        gain_min: 0.0,
-        forecast: None,
-        look_ahead: None,
-        changes_max: None,
-        weight: Weight::Capacity,
     }
 }
 

@@ -264,7 +264,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
     let rates = |mix: Mix| measurements.throughputs.of(mix);
     let learned = intervals.len() * 2 / 3;
     let names = basis.usable(learned);
-    if let Some(asked) = basis.forecast.filter(|asked| !names.contains(asked)) {
+    if let Some(asked) = basis.planning.forecast.as_deref().filter(|asked| !names.contains(asked)) {
         let (found, needed) = (
             format!("there is no forecast {asked} for it"),
             format!("there are {}", names.join(", ")),
@@ -335,7 +335,7 @@ pub fn advise(question: &Question<'_>) -> Result<Advice> {
         forecasts,
         forecast: question.queue.map_or(name, |_| forecast.name()).to_owned(),
         look_ahead: ahead,
-        demand: (basis.weight == Weight::Demand && question.queue.is_none())
+        demand: (basis.planning.weight == Weight::Demand && question.queue.is_none())
             .then(|| demand(&basis, intervals, learned, &chosen)),
         plan: followed.map(planned).collect(),
         expected,

@@ -26,7 +26,7 @@ use futures_util::future::LocalBoxFuture;
 use imago_job::clock;
 use imago_job::reporter::Events;
 use imago_plan::tune::judge::{WINDOWS_MIN, Window};
-use imago_plan::tune::roll::Costs;
+use imago_plan::tune::roll::{Costs, Rule};
 use imago_plan::tune::workload::{Interval, KINDS, Mix};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +35,7 @@ use crate::cluster::costs::{NodeRollTime, learned};
 use crate::cluster::error::chain;
 use crate::cluster::observation::{Observation, is_quiet};
 use crate::cluster::{Error, Result};
+use crate::decision_inputs::Planning;
 use crate::decisions::{DecisionLog, Kind, LEASE, lease_held_by};
 use crate::trace;
 use crate::transition_costs::transitions;
@@ -142,17 +143,19 @@ pub(crate) async fn run<C: Cluster>(
         let rollback_due =
             rollback_due.filter(|back| back.from == current_name && !request.is_advising);
         let costs = Costs { at_once, ..request.costs };
-        let options = Options {
+        let planning = Planning {
             interval_s: request.interval.as_secs(),
             season_s: request.season.as_secs(),
             costs: learned(costs, &node_times),
             transitions: transitions::<C::Database>(cluster.configurations(), &request.approved)?,
+            rule: Rule::Phases,
             gain_min: request.gain_min,
-            busy_min: request.busy_min,
-            weight: request.weight,
             forecast: request.forecast.clone(),
             look_ahead: request.look_ahead,
+            changes_max: None,
+            weight: request.weight,
         };
+        let options = Options { planning, busy_min: request.busy_min };
         let measurements = request.measurements.clone();
         say(&Event::Begins {
             configuration: current_name,

@@ -73,34 +73,61 @@ pub fn uniform_transitions(configurations: usize, class: CostClass) -> Vec<Vec<T
     vec![vec![Transition::By(class); configurations]; configurations]
 }
 
-/// Inputs of a decision whether to change the configuration; see the module's documentation.
-#[derive(Clone, Copy, Debug)]
-pub struct DecisionInputs<'b> {
-    /// Throughputs of the candidate configurations.
-    pub measurements: &'b Measurements,
+/// How changes of a cluster's configuration are planned: what a change costs, and how the workload is forecast.
+#[derive(Clone, Debug)]
+pub struct Planning {
     /// Length of an interval of the workload, in seconds.
     pub interval_s: u64,
     /// Period after which the workload repeats, in seconds: a day by default, and no shorter than an interval.
     pub season_s: u64,
-    /// Index of the configuration that the cluster has now.
-    pub current: usize,
     /// Durations of changes of each class, and the capacity that is lost meanwhile.
     pub costs: Costs,
     /// Transition between each two configurations, by the indices of the old and of the new one.
-    pub transitions: &'b [Vec<Transition>],
+    pub transitions: Vec<Vec<Transition>>,
     /// Rule by which the operations lost during a change are counted.
     pub rule: Rule,
     /// Minimum gain at which a plan is followed, as a share of the operations without a change; see
     /// [`Setting::gain_min`].
     pub gain_min: f64,
     /// Name of the forecast of mixes to use; None selects the one that serves most in a replay of the past.
-    pub forecast: Option<&'b str>,
+    pub forecast: Option<String>,
     /// Length of a plan, in intervals; None selects the one that serves most in a replay of the past.
     pub look_ahead: Option<usize>,
     /// Maximum number of changes in a plan; None is no limit.
     pub changes_max: Option<usize>,
     /// Weight of an interval in a plan: all the same (capacity), or by the operations that clients request (demand).
     pub weight: Weight,
+}
+
+impl Planning {
+    /// Returns the planning of intervals of this length whose workload repeats every day, with the forecast and the
+    /// look-ahead that serve most, no minimum gain, and intervals that weigh the same.
+    #[must_use]
+    pub fn daily(interval_s: u64, costs: Costs, transitions: Vec<Vec<Transition>>) -> Self {
+        Self {
+            interval_s,
+            season_s: DAY_S,
+            costs,
+            transitions,
+            rule: Rule::Phases,
+            gain_min: 0.0,
+            forecast: None,
+            look_ahead: None,
+            changes_max: None,
+            weight: Weight::Capacity,
+        }
+    }
+}
+
+/// Inputs of a decision whether to change the configuration; see the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct DecisionInputs<'b> {
+    /// Throughputs of the candidate configurations.
+    pub measurements: &'b Measurements,
+    /// How changes are planned.
+    pub planning: &'b Planning,
+    /// Index of the configuration that the cluster has now.
+    pub current: usize,
 }
 
 /// The forecasts and the look-ahead that were selected for plans.
@@ -169,32 +196,37 @@ impl DecisionInputs<'_> {
     /// together.
     #[must_use]
     pub fn setting(&self, look_ahead: usize, is_at_once: bool) -> Setting {
-        let interval_s = self.interval_s as f64;
-        let mut costs = self.costs;
+        let interval_s = self.planning.interval_s as f64;
+        let mut costs = self.planning.costs;
         if is_at_once {
             costs.at_once = costs.nodes;
         }
         let sliced = |transition: &Transition| match transition {
             Transition::By(class) => {
-                Sliced::new(&costs.phases(*class), interval_s, self.rule, costs.restart_s)
+                Sliced::new(&costs.phases(*class), interval_s, self.planning.rule, costs.restart_s)
             }
             // A barred change would serve nothing for the whole plan, so that no plan includes it.
             Transition::Barred(_) => Sliced { capacity_s: vec![(0.0, 0.0); look_ahead.max(1)] },
         };
-        let transitions = self.transitions[self.current].iter().enumerate();
+        let transitions = self.planning.transitions[self.current].iter().enumerate();
         let allowed = transitions
             .map(|(to, transition)| to == self.current || matches!(transition, Transition::By(_)))
             .collect();
         Setting {
             interval_s,
-            rolls: self.transitions.iter().map(|to| to.iter().map(sliced).collect()).collect(),
+            rolls: self
+                .planning
+                .transitions
+                .iter()
+                .map(|to| to.iter().map(sliced).collect())
+                .collect(),
             start: self.current,
             look_ahead,
             departure_min: DEPARTS,
             replan_min: REPLAN_MIN,
-            gain_min: self.gain_min,
-            changes_max: self.changes_max,
-            weight: self.weight,
+            gain_min: self.planning.gain_min,
+            changes_max: self.planning.changes_max,
+            weight: self.planning.weight,
             allowed,
         }
     }
@@ -202,11 +234,13 @@ impl DecisionInputs<'_> {
     /// Returns the duration of the longest allowed change from the present configuration, in seconds.
     #[must_use]
     pub fn roll_s(&self) -> f64 {
-        let others =
-            self.transitions[self.current].iter().enumerate().filter(|(to, _)| *to != self.current);
+        let others = self.planning.transitions[self.current]
+            .iter()
+            .enumerate()
+            .filter(|(to, _)| *to != self.current);
         let seconds = others.map(|(_, transition)| match transition {
             Transition::By(class) => {
-                self.costs.phases(*class).iter().map(|phase| phase.seconds).sum()
+                self.planning.costs.phases(*class).iter().map(|phase| phase.seconds).sum()
             }
             Transition::Barred(_) => 0.0,
         });
@@ -218,25 +252,25 @@ impl DecisionInputs<'_> {
     /// of intervals. If the season is not a day, it replaces the day, and the time of week is unavailable.
     #[must_use]
     pub fn usable(&self, learned: usize) -> Vec<&'static str> {
-        let learned_s = learned as u64 * self.interval_s;
+        let learned_s = learned as u64 * self.planning.interval_s;
         let is_usable = |name: &&str| match *name {
-            TIME_OF_DAY => learned_s >= 2 * self.season_s,
-            TIME_OF_WEEK => self.season_s == DAY_S && learned_s >= 14 * DAY_S,
-            SEASONAL => learned_s >= 2 * self.season_s && self.seasonal().is_some(),
+            TIME_OF_DAY => learned_s >= 2 * self.planning.season_s,
+            TIME_OF_WEEK => self.planning.season_s == DAY_S && learned_s >= 14 * DAY_S,
+            SEASONAL => learned_s >= 2 * self.planning.season_s && self.seasonal().is_some(),
             _ => true,
         };
         FORECASTS.into_iter().filter(is_usable).collect()
     }
 
     fn seasonal(&self) -> Option<Seasonal> {
-        Seasonal::of_season(self.season_s, self.interval_s)
+        Seasonal::of_season(self.planning.season_s, self.planning.interval_s)
     }
 
     /// Builds the selected forecast, without training; it predicts rates too if intervals weigh by demand.
     #[must_use]
     pub fn forecast(&self, chosen: &Chosen) -> Box<dyn Forecast + Send + Sync> {
         let mixes = self.named(chosen.forecast);
-        match self.weight {
+        match self.planning.weight {
             Weight::Capacity => mixes,
             Weight::Demand => {
                 let ChosenDemand { forecast, bound_s } = chosen.demand;
@@ -252,8 +286,10 @@ impl DecisionInputs<'_> {
         match name {
             MARKOV_1 => Box::new(Markov::first_order()),
             MARKOV_2 => Box::new(Markov::second_order()),
-            TIME_OF_DAY => Box::new(Calendar::of_season(self.season_s, self.interval_s)),
-            TIME_OF_WEEK => Box::new(Calendar::of_week(self.interval_s)),
+            TIME_OF_DAY => {
+                Box::new(Calendar::of_season(self.planning.season_s, self.planning.interval_s))
+            }
+            TIME_OF_WEEK => Box::new(Calendar::of_week(self.planning.interval_s)),
             SEASONAL => Box::new(self.seasonal().expect("only usable ones are asked for")),
             _ => Box::<LastValue>::default(),
         }
@@ -305,13 +341,15 @@ impl DecisionInputs<'_> {
     pub fn choose(&self, intervals: &[Interval]) -> Chosen {
         let rates = |mix: Mix| self.measurements.throughputs.of(mix);
         let usable = self.usable(intervals.len());
-        let names = usable.iter().filter(|name| self.forecast.is_none_or(|asked| asked == **name));
-        let look_aheads: Vec<usize> = match self.look_ahead {
+        let names = usable
+            .iter()
+            .filter(|name| self.planning.forecast.as_deref().is_none_or(|asked| asked == **name));
+        let look_aheads: Vec<usize> = match self.planning.look_ahead {
             Some(asked) => vec![asked],
             None => LOOK_AHEADS.into_iter().filter(|one| *one <= intervals.len() / 4).collect(),
         };
-        let simplest = Self::without_history(LAST_VALUE, self.look_ahead.unwrap_or(1));
-        let demand = match self.weight {
+        let simplest = Self::without_history(LAST_VALUE, self.planning.look_ahead.unwrap_or(1));
+        let demand = match self.planning.weight {
             Weight::Capacity => simplest.demand,
             Weight::Demand => self.choose_demand(intervals),
         };
@@ -346,7 +384,7 @@ impl DecisionInputs<'_> {
                 tried.max_by(|(_, one), (_, two)| one.total_cmp(two)).unwrap_or((0, stays));
             let name = &self.measurements.names[to];
             let more = |rates: &Vec<f64>| (rates[to] - rates[outlook.start]) * outlook.interval_s;
-            if let Transition::Barred(why) = &self.transitions[outlook.start][to] {
+            if let Transition::Barred(why) = &self.planning.transitions[outlook.start][to] {
                 let benefit = outlook.rates_s.iter().map(more).sum::<f64>() / stays;
                 let because = format!("no change to {name}: {why}");
                 return Alternative {
@@ -366,7 +404,7 @@ impl DecisionInputs<'_> {
                 () if is_planned => format!(
                     "{name} would gain {}, and at least {} is required",
                     percent(plan.gain()),
-                    percent(self.gain_min)
+                    percent(self.planning.gain_min)
                 ),
                 () if benefit <= 0.0 => {
                     format!(

@@ -9,13 +9,13 @@
 use imago_plan::tune::forecast::Forecast;
 use imago_plan::tune::judge::Window;
 use imago_plan::tune::planner::{Planner, Weight};
-use imago_plan::tune::roll::{CostClass, Costs, Rule};
+use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::schedule::Change;
 use imago_plan::tune::workload::{Interval, Mix};
 use serde::Serialize;
 
 use crate::advice::PlannedChange;
-use crate::decision_inputs::{Alternative, Chosen, DecisionInputs, Expected, Transition};
+use crate::decision_inputs::{Alternative, Chosen, DecisionInputs, Expected, Planning, Transition};
 use crate::measurements::Measurements;
 
 /// Minimum and maximum number of past intervals from which a forecast is selected.
@@ -28,28 +28,14 @@ const GAP_MAX: u64 = 100_000;
 /// Length of a plan, in intervals, until there is enough past to select it by.
 const LOOK_AHEAD_FIRST: usize = 5;
 
-/// Options of a tuner: costs and limits of changes, and how the workload is forecast.
+/// Options of a tuner: how it plans, and when it makes a change.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Length of an observed interval, in seconds.
-    pub interval_s: u64,
-    /// Period after which the workload repeats, in seconds; see [`DecisionInputs::season_s`].
-    pub season_s: u64,
-    /// Durations of changes of each class, and the capacity that is lost meanwhile.
-    pub costs: Costs,
-    /// Transition between each two configurations, by the indices of the old and of the new one.
-    pub transitions: Vec<Vec<Transition>>,
-    /// Minimum gain at which a plan is followed, as a share of the operations without a change.
-    pub gain_min: f64,
+    /// How changes are planned.
+    pub planning: Planning,
     /// Minimum load at which a change is made: the rate now, or expected until the plan's next change, as a share of
     /// the present configuration's throughput. Below this load, clients would not notice a change.
     pub busy_min: f64,
-    /// Weight of an interval in a plan: all the same (capacity), or by the operations that clients request (demand).
-    pub weight: Weight,
-    /// Name of the forecast of mixes to use; None selects the one that serves most in a replay of the past.
-    pub forecast: Option<String>,
-    /// Length of a plan, in intervals; None selects the one that serves most in a replay of the past.
-    pub look_ahead: Option<usize>,
 }
 
 /// Decision of a tuner at the end of an interval: to stay or to change, with the plan and its reasons.
@@ -107,7 +93,7 @@ impl Tuner {
         past: Vec<Interval>,
     ) -> Self {
         let basis = basis(&measurements, &options, current);
-        let look_ahead = options.look_ahead.unwrap_or(LOOK_AHEAD_FIRST);
+        let look_ahead = options.planning.look_ahead.unwrap_or(LOOK_AHEAD_FIRST);
         // A placeholder, which `choose` replaces below.
         let chosen = DecisionInputs::without_history("", look_ahead);
         let forecast = basis.forecast(&chosen);
@@ -142,12 +128,12 @@ impl Tuner {
 
     /// Replaces the transition between two configurations, given by their indices: bars it, or allows it again.
     pub fn set_transition(&mut self, from: usize, to: usize, transition: Transition) {
-        self.options.transitions[from][to] = transition;
+        self.options.planning.transitions[from][to] = transition;
     }
 
     /// Replaces the durations and lost capacity of changes.
     pub fn set_costs(&mut self, costs: Costs) {
-        self.options.costs = costs;
+        self.options.planning.costs = costs;
     }
 
     /// Returns the throughput of each configuration for a mix, in operations per second.
@@ -159,7 +145,7 @@ impl Tuner {
     /// Returns true if the change between these configurations (by index) rewrites all data.
     #[must_use]
     pub fn rewrites(&self, from: usize, to: usize) -> bool {
-        let transition = &self.options.transitions[from][to];
+        let transition = &self.options.planning.transitions[from][to];
         matches!(transition, Transition::By(CostClass::Rewrite | CostClass::RestartAndRewrite))
     }
 
@@ -172,10 +158,10 @@ impl Tuner {
 
     /// Learns from an observed interval. Intervals between the last observed one and this one are added as unknown.
     pub fn observe(&mut self, seen: Interval) {
-        let interval_s = self.options.interval_s;
+        let interval_s = self.options.planning.interval_s;
         let mut next_s = self.past.last().map_or(seen.start_s, |last| last.start_s + interval_s);
         // A longer gap is shortened by whole seasons.
-        let season_s = self.options.season_s;
+        let season_s = self.options.planning.season_s;
         let beyond_s = seen.start_s.saturating_sub(next_s).saturating_sub(GAP_MAX * interval_s);
         next_s += beyond_s / season_s * season_s;
         while next_s < seen.start_s {
@@ -207,7 +193,8 @@ impl Tuner {
         let basis = basis(&self.measurements, &self.options, current);
         let chosen = if self.past.len() < CHOOSES_BY_MIN {
             let usable = basis.usable(self.past.len());
-            let asked = usable.iter().find(|one| Some(**one) == self.options.forecast.as_deref());
+            let asked =
+                usable.iter().find(|one| Some(**one) == self.options.planning.forecast.as_deref());
             DecisionInputs::without_history(asked.unwrap_or(&usable[0]), self.chosen.look_ahead)
         } else {
             basis.choose(&self.past[self.past.len().saturating_sub(CHOOSES_BY_MAX)..])
@@ -235,7 +222,7 @@ impl Tuner {
             return None;
         }
         let last = self.past.last();
-        let at_s = last.map_or(0, |last| last.start_s + self.options.interval_s);
+        let at_s = last.map_or(0, |last| last.start_s + self.options.planning.interval_s);
         let busy = last.and_then(|last| Some(last.rate_s? / rates(last.mix?)[current].max(1e-9)));
         let name = |number: usize| self.measurements.names[number].clone();
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
@@ -268,12 +255,13 @@ impl Tuner {
             (Some(plan), None) if !plan.best.changes.is_empty() => format!(
                 "the best plan gains {}, and {} is required",
                 percent(plan.gain()),
-                percent(self.options.gain_min)
+                percent(self.options.planning.gain_min)
             ),
             (Some(_), None) => "no change pays within the look-ahead".to_owned(),
         };
         if let Some(plan) = plan {
-            let start_s = |interval: usize| at_s + interval as u64 * self.options.interval_s;
+            let start_s =
+                |interval: usize| at_s + interval as u64 * self.options.planning.interval_s;
             let of = |change: &Change| PlannedChange {
                 at_s: start_s(change.interval),
                 to: name(change.to),
@@ -289,7 +277,7 @@ impl Tuner {
             look_ahead: self.chosen.look_ahead,
             busy,
             busy_peak,
-            demand_forecast: (self.options.weight == Weight::Demand)
+            demand_forecast: (self.options.planning.weight == Weight::Demand)
                 .then(|| self.chosen.demand.forecast.to_owned()),
             expected: plan.map(Expected::of),
             planned,
@@ -310,24 +298,13 @@ fn basis<'b>(
     options: &'b Options,
     current: usize,
 ) -> DecisionInputs<'b> {
-    DecisionInputs {
-        measurements,
-        interval_s: options.interval_s,
-        season_s: options.season_s,
-        current,
-        costs: options.costs,
-        transitions: &options.transitions,
-        rule: Rule::Phases,
-        gain_min: options.gain_min,
-        forecast: options.forecast.as_deref(),
-        look_ahead: options.look_ahead,
-        changes_max: None,
-        weight: options.weight,
-    }
+    DecisionInputs { measurements, planning: &options.planning, current }
 }
 
 #[cfg(test)]
 mod tests {
+    use imago_plan::tune::roll::Rule;
+
     use super::*;
     use crate::decision_inputs::{DAY_S, uniform_transitions};
 
@@ -340,17 +317,19 @@ read-tuned,46000,1,0
 ";
 
     fn tuner() -> Tuner {
-        let options = Options {
+        let planning = Planning {
             interval_s: 300,
             season_s: DAY_S,
             costs: Costs { live_s: 1.3, ..Costs::guessed(3) },
             transitions: uniform_transitions(2, CostClass::Restart),
+            rule: Rule::Phases,
             gain_min: 0.02,
-            busy_min: 0.3,
-            weight: Weight::Demand,
             forecast: None,
             look_ahead: None,
+            changes_max: None,
+            weight: Weight::Demand,
         };
+        let options = Options { planning, busy_min: 0.3 };
         let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
         Tuner::new(measurements, options, 0, Vec::new())
     }
@@ -424,7 +403,7 @@ read-tuned,46000,1,0
         let past: Vec<Interval> = (0..3 * 288 + 42).map(at).collect();
         let mut options = tuner().options;
         // An hour for three nodes.
-        (options.look_ahead, options.costs.restart_s) = (Some(80), 1_200.0);
+        (options.planning.look_ahead, options.planning.costs.restart_s) = (Some(80), 1_200.0);
         let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
         let mut tuner = Tuner::new(measurements, options, 0, past);
         let decision = tuner.decide().unwrap();

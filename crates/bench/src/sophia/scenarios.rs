@@ -20,10 +20,9 @@ pub mod volume;
 
 use std::path::{Path, PathBuf};
 
-use imago_plan::tune::planner::Weight;
-use imago_plan::tune::roll::{CostClass, Costs, Rule};
+use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::throughput::{Measured, Throughputs};
-use imago_tune::decision_inputs::{self, Transition, uniform_transitions};
+use imago_tune::decision_inputs::{DecisionInputs, Planning, uniform_transitions};
 use imago_tune::measurements::{CASSANDRA, Measurements, Sample};
 use serde::Serialize;
 
@@ -160,31 +159,15 @@ impl Basis {
         }
     }
 
-    /// Returns the transitions: from every configuration to every other one by a restart.
-    pub(crate) fn transitions(&self) -> Vec<Vec<Transition>> {
-        uniform_transitions(self.measurements.names.len(), CostClass::Restart)
+    /// Returns how changes are planned: from every configuration to every other one by a restart.
+    pub(crate) fn planning(&self, interval_s: u64) -> Planning {
+        let transitions = uniform_transitions(self.measurements.names.len(), CostClass::Restart);
+        Planning::daily(interval_s, self.costs, transitions)
     }
 
     /// Returns the inputs of the planner, which starts with the default configuration.
-    pub(crate) fn planner_inputs<'b>(
-        &'b self,
-        interval_s: u64,
-        ways: &'b [Vec<Transition>],
-    ) -> decision_inputs::DecisionInputs<'b> {
-        decision_inputs::DecisionInputs {
-            measurements: &self.measurements,
-            interval_s,
-            season_s: decision_inputs::DAY_S,
-            current: 0,
-            costs: self.costs,
-            transitions: ways,
-            rule: Rule::Phases,
-            gain_min: 0.0,
-            forecast: None,
-            look_ahead: None,
-            changes_max: None,
-            weight: Weight::Capacity,
-        }
+    pub(crate) fn planner_inputs<'b>(&'b self, planning: &'b Planning) -> DecisionInputs<'b> {
+        DecisionInputs { measurements: &self.measurements, planning, current: 0 }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Advice on days and nights, on queues, and on what cannot be told.
 
-use imago_plan::tune::roll::{CostClass, Costs, Rule};
+use imago_plan::tune::roll::{CostClass, Costs};
 
 use super::*;
-use crate::decision_inputs::{DAY_S, Transition, uniform_transitions};
+use crate::decision_inputs::{DAY_S, Planning, Transition, uniform_transitions};
 use crate::measurements::Measurements;
 
 const MEASURED: &str = "\
@@ -37,29 +37,17 @@ fn days(days: u64) -> Trace {
     Trace::read("days.csv", text.as_bytes()).unwrap()
 }
 
-fn transitions() -> Vec<Vec<Transition>> {
-    uniform_transitions(2, CostClass::Restart)
+fn planning(trace: &Trace) -> Planning {
+    let transitions = uniform_transitions(2, CostClass::Restart);
+    Planning { weight: Weight::Demand, ..Planning::daily(trace.interval_s, COSTS, transitions) }
 }
 
 fn question<'q>(
     trace: &'q Trace,
     measurements: &'q Measurements,
-    transitions: &'q [Vec<Transition>],
+    planning: &'q Planning,
 ) -> Question<'q> {
-    let basis = DecisionInputs {
-        measurements,
-        interval_s: trace.interval_s,
-        season_s: DAY_S,
-        current: 0,
-        costs: COSTS,
-        transitions,
-        rule: Rule::Phases,
-        gain_min: 0.0,
-        forecast: None,
-        look_ahead: None,
-        changes_max: None,
-        weight: Weight::Demand,
-    };
+    let basis = DecisionInputs { measurements, planning, current: 0 };
     Question { trace, file: "days.csv", default: 0, queue: None, basis }
 }
 
@@ -67,7 +55,7 @@ fn question<'q>(
 fn a_workload_of_days_and_nights_is_followed_and_serves_more_than_any_fixed_configuration() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
     let trace = days(9);
-    let advice = advise(&question(&trace, &measurements, &transitions())).unwrap();
+    let advice = advise(&question(&trace, &measurements, &planning(&trace))).unwrap();
     assert!((advice.roll_s - 180.0).abs() < 1e-9);
     assert_eq!(advice.replay.lived, 3 * 96);
     // It begins at night, with the configuration for the day.
@@ -104,10 +92,9 @@ fn how_much_clients_ask_for_is_forecast_too_and_a_change_waits_for_a_quiet_time(
         text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 900);
     }
     let trace = Trace::read("days.csv", text.as_bytes()).unwrap();
-    let transitions = transitions();
-    let mut asked = question(&trace, &measurements, &transitions);
-    (asked.basis.costs.restart_s, asked.basis.look_ahead) = (900.0, Some(40));
-    let advice = advise(&asked).unwrap();
+    let mut planning = planning(&trace);
+    (planning.costs.restart_s, planning.look_ahead) = (900.0, Some(40));
+    let advice = advise(&question(&trace, &measurements, &planning)).unwrap();
     let demand = advice.demand.unwrap();
     assert_eq!((&*demand.forecast, demand.forecasts.len()), ("time-of-day", 3), "{demand:?}");
     assert!(demand.forecasts[1].rmse[11].unwrap() < 1e-3 * demand.mean_s, "{demand:?}");
@@ -115,8 +102,8 @@ fn how_much_clients_ask_for_is_forecast_too_and_a_change_waits_for_a_quiet_time(
     let hour = |at_s: u64| (at_s % 86_400) as f64 / 3_600.0;
     assert_eq!(advice.plan.len(), 1, "{:?}", advice.plan);
     assert!((1.9..3.3).contains(&hour(advice.plan[0].at_s)), "{:?}", advice.plan);
-    asked.basis.weight = Weight::Capacity;
-    let advice = advise(&asked).unwrap();
+    planning.weight = Weight::Capacity;
+    let advice = advise(&question(&trace, &measurements, &planning)).unwrap();
     assert_eq!((hour(advice.plan[0].at_s), advice.demand), (0.0, None), "{:?}", advice.plan);
 }
 
@@ -133,7 +120,7 @@ fn records_unlike_those_that_were_measured_are_said() {
             text += &format!("{},9500,500,{bytes}\n", 1_490_054_400 + n * 900);
         }
         let trace = Trace::read("days.csv", text.as_bytes()).unwrap();
-        advise(&question(&trace, &measurements, &transitions())).unwrap().records
+        advise(&question(&trace, &measurements, &planning(&trace))).unwrap().records
     };
     let far = told(1_000, "8200");
     assert_eq!((far.bytes, far.measured_bytes), (Some(8_200.0), Some(1_000.0)));
@@ -146,7 +133,8 @@ fn records_unlike_those_that_were_measured_are_said() {
 #[test]
 fn a_queue_is_planned_for_as_it_is_known_and_has_to_go_on_where_the_trace_ends() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
-    let (trace, transitions) = (days(9), transitions());
+    let trace = days(9);
+    let planning = planning(&trace);
     let end_s = 1_490_054_400 + 9 * DAY_S;
     // A day and a half of uploads, where nights have always been for reads; then it is read.
     let queue = |begins_s: u64| {
@@ -158,7 +146,7 @@ fn a_queue_is_planned_for_as_it_is_known_and_has_to_go_on_where_the_trace_ends()
         Trace::read("queue.csv", text.as_bytes()).unwrap()
     };
     let known = queue(end_s);
-    let mut asked = question(&trace, &measurements, &transitions);
+    let mut asked = question(&trace, &measurements, &planning);
     asked.queue = Some((&known, "queue.csv"));
     let advice = advise(&asked).unwrap();
     assert_eq!((&*advice.forecast, advice.look_ahead), ("job queue", 288));
@@ -179,10 +167,8 @@ fn a_workload_that_flips_is_left_alone_and_it_is_said_why() {
         text += &format!("{},{reads},{updates}\n", 1_490_054_400 + n * 30);
     }
     let trace = Trace::read("flips.csv", text.as_bytes()).unwrap();
-    let transitions = transitions();
-    let mut asked = question(&trace, &measurements, &transitions);
-    asked.basis.weight = Weight::Capacity;
-    let advice = advise(&asked).unwrap();
+    let planning = Planning { weight: Weight::Capacity, ..planning(&trace) };
+    let advice = advise(&question(&trace, &measurements, &planning)).unwrap();
     let ratio =
         |name: &str| advice.baselines.iter().find(|one| one.name == name).unwrap().planned_ratio;
     assert!(ratio("static optimal") > 0.98, "{advice:?}");
@@ -211,9 +197,9 @@ fn confidence_follows_what_plans_of_the_past_have_kept() {
 fn a_change_that_is_barred_is_never_made_and_the_reason_is_said() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
     let trace = days(9);
-    let mut transitions = transitions();
-    transitions[0][1] = Transition::Barred("restarts are not approved".into());
-    let advice = advise(&question(&trace, &measurements, &transitions)).unwrap();
+    let mut planning = planning(&trace);
+    planning.transitions[0][1] = Transition::Barred("restarts are not approved".into());
+    let advice = advise(&question(&trace, &measurements, &planning)).unwrap();
     assert_eq!((advice.replay.changes, advice.plan.len()), (0, 0), "{advice:?}");
     let because = &advice.alternatives[0].because;
     assert_eq!(because, "no change to read-tuned: restarts are not approved");
@@ -224,12 +210,11 @@ fn a_change_that_is_barred_is_never_made_and_the_reason_is_said() {
 fn what_cannot_be_told_is_said() {
     let measurements = Measurements::read("here.csv", MEASURED.as_bytes()).unwrap();
     let short = Trace::read("short.csv", "start,reads\n0,1\n60,1\n120,1\n".as_bytes()).unwrap();
-    let error = advise(&question(&short, &measurements, &transitions())).unwrap_err().to_string();
+    let error =
+        advise(&question(&short, &measurements, &planning(&short))).unwrap_err().to_string();
     assert!(error.contains("3 intervals, and 30 at least"), "{error}");
     let day = days(2);
-    let transitions = transitions();
-    let mut asked = question(&day, &measurements, &transitions);
-    asked.basis.forecast = Some("time-of-week");
-    let error = advise(&asked).unwrap_err().to_string();
+    let planning = Planning { forecast: Some("time-of-week".into()), ..planning(&day) };
+    let error = advise(&question(&day, &measurements, &planning)).unwrap_err().to_string();
     assert!(error.contains("no forecast time-of-week") && error.contains("markov-2"), "{error}");
 }

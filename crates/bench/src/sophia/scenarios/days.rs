@@ -171,8 +171,8 @@ pub(super) fn rows(bases: &[Basis], size: Size) -> Vec<Row> {
 fn of_basis(basis: &Basis, days: &Days, choosing_days: usize) -> Vec<Row> {
     let learned = days.shifts.len() * 2 / 3;
     let (all, behind) = (&days.intervals[..], learned * A_DAY);
-    let transitions = basis.transitions();
-    let planner_inputs = basis.planner_inputs(INTERVAL_S, &transitions);
+    let planning = basis.planning(INTERVAL_S);
+    let planner_inputs = basis.planner_inputs(&planning);
     // The last days suffice for the selection, which replays them with each forecast and look-ahead.
     let chosen_by = &all[learned.saturating_sub(choosing_days.max(1)) * A_DAY..behind];
     let chosen = planner_inputs.choose(chosen_by);

@@ -63,8 +63,8 @@ impl Jobs {
             let roll = Sliced::new(&phases, interval_s, Rule::Phases, costs.restart_s);
             vec![vec![roll; configurations]; configurations]
         };
-        let transitions = basis.transitions();
-        let planner_inputs = basis.planner_inputs(self.interval_s, &transitions);
+        let planning = basis.planning(self.interval_s);
+        let planner_inputs = basis.planner_inputs(&planning);
         let [mut setting, mut at_once] =
             [false, true].map(|is_at_once| planner_inputs.setting(self.look_ahead, is_at_once));
         setting.rolls = rolls(steps);

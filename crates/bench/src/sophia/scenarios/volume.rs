@@ -6,9 +6,9 @@
 //! measurement is used for another volume.
 
 use imago_plan::tune::replay::{real, replay};
-use imago_plan::tune::roll::{CostClass, Costs};
+use imago_plan::tune::roll::Costs;
 use imago_plan::tune::workload::Mix;
-use imago_tune::decision_inputs::{self, uniform_transitions};
+use imago_tune::decision_inputs::Planning;
 use imago_tune::measurements::Measurements;
 use serde::Serialize;
 
@@ -60,12 +60,10 @@ fn row(size: Size, rows: u32, measured: &str, (restart_s, away_s): (f64, f64)) -
     let basis = Basis { name: "", measurements, costs };
     let Size { jobs, seed, .. } = size;
     let drawn = traces::buses(sophia::Size { days: size.days.min(DAYS_MAX), jobs, seed });
-    let ways = uniform_transitions(basis.measurements.names.len(), CostClass::Restart);
     // Bus tracking repeats every day.
-    let planner_inputs = decision_inputs::DecisionInputs {
-        forecast: Some("time-of-day"),
-        ..basis.planner_inputs(drawn.interval_s, &ways)
-    };
+    let planning =
+        Planning { forecast: Some("time-of-day".into()), ..basis.planning(drawn.interval_s) };
+    let planner_inputs = basis.planner_inputs(&planning);
     let learned = drawn.intervals.len() / 2;
     let chosen = planner_inputs.choose(&drawn.intervals[..learned]);
     let rates = |mix: Mix| basis.measurements.throughputs.of(mix);

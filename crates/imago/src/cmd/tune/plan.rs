@@ -15,7 +15,7 @@ use imago_tune::cassandra::{Cassandra, ClusterFile};
 use imago_tune::cluster::{self, Database as _, Settings};
 use imago_tune::configurations::{self, in_order};
 use imago_tune::decision_inputs::{
-    DAY_S, DecisionInputs, FORECASTS, Transition, uniform_transitions,
+    DAY_S, DecisionInputs, FORECASTS, Planning, Transition, uniform_transitions,
 };
 use imago_tune::error::Error;
 use imago_tune::measurements::{CASSANDRA, Measurements, REDIS};
@@ -281,23 +281,22 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let (current, default) = (number(&args.current)?, number(&args.default)?);
     let (is_shipped, together) = (args.measurements.is_none(), trace.together);
     let advice = computed(context, move || {
-        let basis = DecisionInputs {
-            measurements: &measurements,
+        let planning = Planning {
             interval_s: trace.interval_s,
             season_s,
-            current,
             costs,
-            transitions: &transitions,
+            transitions,
             rule: match args.rule {
                 By::Phases => Rule::Phases,
                 By::Printed => Rule::Published,
             },
             gain_min: args.gain_min,
-            forecast: args.forecast.as_deref(),
+            forecast: args.forecast,
             look_ahead: args.look_ahead.map(usize::from),
             changes_max: args.changes_max.map(usize::from),
             weight: args.weigh_by.weight(),
         };
+        let basis = DecisionInputs { measurements: &measurements, planning: &planning, current };
         let queue = queue.as_ref().map(|(file, queue)| (queue, &**file));
         advise(&Question { trace: &trace, file: &file, default, queue, basis })
     });
