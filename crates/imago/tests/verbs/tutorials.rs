@@ -50,12 +50,17 @@ const NOT_FOLLOWED: [(&str, &str); 21] = [
 ];
 
 /// Lines that another machine prints otherwise, by their beginnings.
-const VARY: [(&str, &str); 5] = [
+const VARY: [(&str, &str); 7] = [
     ("writes/s, 240 ranges", "a quick machine has written all within one column of ten seconds"),
     ("site 1: 0 copies left", "a drain reports each second, and may end within one"),
     ("site 1: 1 copies left", "the same"),
     ("54.0 s: remove-replica", "whether that is decided by then depends on the load"),
     ("predicted latency", "the same"),
+    (
+        "Provision 1 shard, a cache of",
+        "which shape meets 60 ms depends on the machine that was probed",
+    ),
+    ("Provision 4 shards, no cache", "the same for 50 ms"),
 ];
 
 /// A command of a page, and the lines that it prints there.
