@@ -6,6 +6,7 @@
 //! This crate must not know what the figures mean.
 
 mod draw;
+pub mod heatmap;
 pub mod job_times;
 
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ mod text;
 
 use std::path::PathBuf;
 
+use imago_chart::heatmap::Scale;
 use imago_store::adapt::{HeatRange, HeatReport};
 
 use super::admin::{self, Where};
@@ -64,19 +65,7 @@ impl Of {
 
 /// Ends of the scale of heat, in accesses or ms of CPU time per second; smaller and larger values are drawn as the
 /// ends.
-const SCALE: (f64, f64) = (0.1, 100_000.0);
-
-/// Returns the position of a rate on the logarithmic scale, from 0 to 1; `None` for a rate of 0.
-fn on_scale(per_s: f64) -> Option<f64> {
-    let (low, high) = (SCALE.0.log10(), SCALE.1.log10());
-    (per_s > 0.0).then(|| ((per_s.log10() - low) / (high - low)).clamp(0.0, 1.0))
-}
-
-/// Formats the time of day, in UTC, of a time in ms since the Unix epoch.
-fn clock(unix_ms: u64) -> String {
-    let s = unix_ms / 1_000 % 86_400;
-    format!("{:02}:{:02}:{:02}", s / 3_600, s / 60 % 60, s % 60)
-}
+const SCALE: Scale = Scale { least: 0.1, most: 100_000.0 };
 
 fn named(start: &str) -> &str {
     if start.is_empty() { "(first)" } else { start }
@@ -105,7 +94,7 @@ pub async fn heat(args: HeatArgs, context: &Context) -> Result<(), Failure> {
     let Some(file) = args.picture else {
         return context.output.result(&report, |report| text::map(report, args.of, text::ROWS_MAX));
     };
-    std::fs::write(&file, picture::svg(&report, args.of)).map_err(|cause| {
+    std::fs::write(&file, picture::picture(&report, args.of)).map_err(|cause| {
         let message = format!("cannot write the picture {}", file.display());
         Failure::new(Exit::Failed, "picture", message).because(&cause)
     })?;
@@ -153,16 +142,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scale_is_logarithmic_and_has_ends() {
-        assert_eq!(on_scale(0.0), None);
-        assert_eq!((on_scale(0.001), on_scale(1e9)), (Some(0.0), Some(1.0)));
-        assert!((on_scale(100.0).unwrap() - 0.5).abs() < 1e-9);
-    }
-
-    #[test]
     fn a_long_key_keeps_its_ends() {
         assert_eq!(shortened("0:user:00000042", 9), "0:us…0042");
         assert_eq!(shortened("0:user", 9), "0:user");
-        assert_eq!(clock(86_400_000 + 3_723_999), "01:02:03");
     }
 }

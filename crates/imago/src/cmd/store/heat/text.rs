@@ -4,10 +4,11 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use imago_chart::heatmap::time_of_day;
 use imago_plan::store::heat::grouped;
 use imago_store::adapt::{HeatMark, HeatReport};
 
-use super::{Of, clock, named, on_scale, shortened};
+use super::{Of, SCALE, named, shortened};
 
 /// Maximum number of rows of the map; the constants below are the maxima of its columns and of a key's characters.
 pub(super) const ROWS_MAX: usize = 24;
@@ -17,7 +18,7 @@ const KEY_MAX: usize = 24;
 const STEPS: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 
 fn step(per_s: f64) -> char {
-    on_scale(per_s).map_or(STEPS[0], |at| STEPS[1 + ((at * 9.0) as usize).min(8)])
+    SCALE.position(per_s).map_or(STEPS[0], |at| STEPS[1 + ((at * 9.0) as usize).min(8)])
 }
 
 /// Returns the letter for the design changes in one time interval: that of their kind, a star if there are several
@@ -78,7 +79,8 @@ pub(super) fn map(report: &HeatReport, of: Of, rows_max: usize) -> String {
     if !marks.trim().is_empty() {
         _ = writeln!(text, "{:>width$} |{}", "changes", marks.trim_end());
     }
-    let (first, last) = (clock(report.begins_ms[0]), clock(report.begins_ms[columns - 1]));
+    let (first, last) =
+        (time_of_day(report.begins_ms[0]), time_of_day(report.begins_ms[columns - 1]));
     let gap = spans.len().saturating_sub(16).max(1);
     _ = match columns {
         1 => writeln!(text, "{:>width$} |{first} UTC", ""),
