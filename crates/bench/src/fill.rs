@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bson::raw::RawArrayBuf;
 use bson::{RawDocumentBuf, rawdoc};
-use imago_load::mongo::Schema;
+use imago_load::Schema;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_workload::history::IdForm;
 use imago_workload::review::Reviews;

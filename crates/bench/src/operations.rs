@@ -5,7 +5,7 @@
 
 use bson::raw::RawArrayBuf;
 use bson::{RawDocumentBuf, rawdoc};
-use imago_load::mongo::Schema;
+use imago_load::Schema;
 use imago_workload::scatter::Stream;
 
 use crate::cluster_pair::COLL;

@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use bson::doc;
-use imago_load::mongo::{MongoTarget, Schema, preload};
+use imago_load::Schema;
+use imago_load::mongo::{MongoTarget, preload};
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::{Placing, Plan};
 use imago_mongo::server::collection::Handle;

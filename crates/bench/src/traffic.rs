@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use imago_load::mongo::{MongoTarget, Schema, show_content};
+use imago_load::Schema;
+use imago_load::mongo::{MongoTarget, show_content};
 use imago_mongo::namespace::Namespace;
 use imago_plan::statistics::percentile;
 use imago_workload::check::{Checker, Verdict};

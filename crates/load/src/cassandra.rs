@@ -5,6 +5,8 @@
 //! writes of one row the one with the later timestamp wins. So each row is a pure function of its key and `seq`, and
 //! a read shows which write it saw.
 
+use crate::Schema;
+
 mod content;
 mod outcome;
 mod preload;
@@ -13,8 +15,7 @@ use std::time::Duration;
 
 use imago_tune::cassandra::error::failed;
 use imago_tune::cassandra::{Error, Result, Uri, connection};
-use imago_workload::history::{Header, IdForm};
-use imago_workload::review::{Review, Reviews};
+use imago_workload::review::Review;
 use imago_workload::target::{Insert, Outcome, Target, Update};
 use scylla::client::session::Session;
 use scylla::serialize::row::SerializeRow;
@@ -35,27 +36,12 @@ const REPLICAS_MAX: usize = 3;
 /// The values of a row to write, in the order of [`COLUMNS`].
 type Row = (String, String, String, f64, String, String, String, f64, i64, String, String, i64);
 
-/// The form of the rows that a load writes: how a key becomes an `id`, and the content of the other columns.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Schema {
-    /// Form of the primary key `id`: how it is made from a key's number.
-    pub id_form: IdForm,
-    /// Generator of the content of the rows: the reviews, and their size.
-    pub reviews: Reviews,
-}
-
 impl Schema {
-    /// Returns the schema of the rows that the load of a recorded history wrote; `header` is the history's header.
-    #[must_use]
-    pub fn of(header: &Header) -> Self {
-        Self { id_form: header.id_form, reviews: header.reviews }
-    }
-
     fn row(&self, key: u64, seq: u64) -> Row {
-        self.with_review(key, seq, self.reviews.review(key, seq))
+        self.row_with(key, seq, self.reviews.review(key, seq))
     }
 
-    fn with_review(&self, key: u64, seq: u64, review: Review) -> Row {
+    fn row_with(&self, key: u64, seq: u64, review: Review) -> Row {
         let Review { product_id, title, price, user_id, profile_name, .. } = review;
         let Review { helpfulness, score, time, summary, text, .. } = review;
         let id = self.id_form.name(key);
@@ -200,7 +186,7 @@ impl Target for CassandraTarget {
 
     async fn insert(&self, insert: Insert) -> Outcome {
         let Insert { key, seq, review } = insert;
-        self.write(self.schema.with_review(key, seq, review)).await
+        self.write(self.schema.row_with(key, seq, review)).await
     }
 
     async fn update(&self, update: Update) -> Outcome {

@@ -7,7 +7,10 @@ pub mod cassandra;
 pub mod mongo;
 pub mod redis;
 pub mod sample;
+mod schema;
 pub mod store;
+
+pub use schema::Schema;
 
 /// Attribute that boxes the future of an async function which other crates call, so that its body is compiled here,
 /// once, and not in each crate that awaits it.

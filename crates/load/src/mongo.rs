@@ -7,6 +7,8 @@
 //! Reads, updates and deletes name `productID` and `userID` in addition to `_id`, as those of Morphus §5.1 do. So a
 //! router sends each of them to one shard if any of these fields is the shard key.
 
+use crate::Schema;
+
 mod content;
 mod outcome;
 mod preload;
@@ -15,8 +17,8 @@ use std::time::Duration;
 
 use bson::{Bson, Document, RawBson, RawDocumentBuf, doc, rawdoc};
 use futures_util::TryStreamExt as _;
-use imago_workload::history::{Header, IdForm};
-use imago_workload::review::{Review, Reviews};
+use imago_workload::history::IdForm;
+use imago_workload::review::Review;
 use imago_workload::target::{Insert, Outcome, Target, Update};
 use mongodb::options::{ClientOptions, WriteConcern};
 use mongodb::{Client, Collection};
@@ -34,23 +36,7 @@ const POOL_MAX: u32 = 64;
 /// of an operation, so that an operation for which no primary is found counts as certainly not sent.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The form of the documents that a load writes: how a key becomes an `_id`, and the content of the other fields.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Schema {
-    /// Form of `_id`: how it is made from a key's number.
-    pub id_form: IdForm,
-    /// Generator of the content of the documents: the reviews, and their size.
-    pub reviews: Reviews,
-}
-
 impl Schema {
-    /// Returns the schema of the documents that the load of a recorded history wrote; `header` is the history's
-    /// header.
-    #[must_use]
-    pub fn of(header: &Header) -> Self {
-        Self { id_form: header.id_form, reviews: header.reviews }
-    }
-
     /// Returns the `_id` of the document under a key, in the form of this schema.
     #[must_use]
     pub fn id(&self, key: u64) -> RawBson {
@@ -63,10 +49,10 @@ impl Schema {
     /// Returns the document that the write number `seq` leaves under a key, after `n` updates.
     #[must_use]
     pub fn document(&self, key: u64, seq: u64, n: u64) -> RawDocumentBuf {
-        self.with_review(key, seq, n, self.reviews.review(key, seq))
+        self.document_with(key, seq, n, self.reviews.review(key, seq))
     }
 
-    fn with_review(&self, key: u64, seq: u64, n: u64, review: Review) -> RawDocumentBuf {
+    fn document_with(&self, key: u64, seq: u64, n: u64, review: Review) -> RawDocumentBuf {
         rawdoc! {
             "_id": self.id(key),
             "productID": review.product_id,
@@ -153,7 +139,7 @@ impl Target for MongoTarget {
 
     async fn insert(&self, insert: Insert) -> Outcome {
         let Insert { key, seq, review } = insert;
-        let document = self.schema.with_review(key, seq, 0, review);
+        let document = self.schema.document_with(key, seq, 0, review);
         let done = self.collection.insert_one(&document).into_future().await;
         outcome::of_write(done.map(|_| 1))
     }
@@ -192,6 +178,8 @@ impl Target for MongoTarget {
 
 #[cfg(test)]
 mod tests {
+    use imago_workload::review::Reviews;
+
     use super::*;
 
     #[test]

@@ -24,9 +24,10 @@ use imago_tune::redis::topology::slot;
 use imago_workload::target::{Insert, Outcome, Target, Update};
 use redis::{FromRedisValue as _, Pipeline, Value};
 
+use crate::Schema;
+
 pub use content::show_content;
 pub use preload::{count_records, delete_records, preload, require_own_records, require_records};
-pub use record::Schema;
 
 use nodes::Nodes;
 use outcome::Failure;

@@ -43,7 +43,8 @@ use self::served::{compared, default_seconds, rate, served, slots};
 use super::drawing;
 use crate::Header;
 use crate::statistics::Figure;
-use imago_load::cassandra::{CassandraTarget, Schema, preload};
+use imago_load::Schema;
+use imago_load::cassandra::{CassandraTarget, preload};
 
 /// Mix of operations while buses move.
 const MOVING: &str = "read=1,update=93,insert=6";

@@ -29,7 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::drawing;
 use crate::Header;
-use imago_load::cassandra::{CassandraTarget, Schema, preload, rewrite, show_content};
+use imago_load::Schema;
+use imago_load::cassandra::{CassandraTarget, preload, rewrite, show_content};
 
 const TABLE: (&str, &str) = ("rolled", "reviews");
 /// Mix of operations under which the changes have no gain.

@@ -7,7 +7,8 @@ use imago_workload::check::{Checker, Found};
 use scylla::response::query_result::QueryResult;
 use scylla::statement::{Consistency, Statement};
 
-use super::{COLUMNS, CassandraTarget, Row, Schema};
+use super::{COLUMNS, CassandraTarget, Row};
+use crate::Schema;
 
 /// Number of rows that the server sends in one page while the whole table is read.
 const PAGE_ROWS: i32 = 1_000;

@@ -5,7 +5,8 @@ use imago_workload::check::{Checker, Found};
 use imago_workload::history::IdForm;
 use mongodb::options::{ReadConcern, SelectionCriteria};
 
-use super::{MongoTarget, Schema};
+use super::MongoTarget;
+use crate::Schema;
 use imago_mongo::error::{Error, Result};
 
 /// Number of documents that the server sends in one batch while the collection is read.

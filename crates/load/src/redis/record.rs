@@ -6,30 +6,16 @@
 
 use std::collections::HashMap;
 
-use imago_workload::history::{Header, IdForm};
-use imago_workload::review::{Review, Reviews};
+use imago_workload::review::Review;
+
+use crate::Schema;
 
 /// Maximum size of a piece of the review's text, which is the value of one field, in bytes.
 const FIELD_BYTES: usize = 100;
 /// Name of the field that has the number of the write.
 const SEQ: &str = "seq";
 
-/// The form of the records that a load writes: how a key becomes a Redis key, and the content of the fields.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Schema {
-    /// Form of the last part of a Redis key: how it is made from the key's number.
-    pub id_form: IdForm,
-    /// Generator of the content of the records: the reviews, and their size.
-    pub reviews: Reviews,
-}
-
 impl Schema {
-    /// Returns the schema of the records that the load of a recorded history wrote; `header` is the history's header.
-    #[must_use]
-    pub fn of(header: &Header) -> Self {
-        Self { id_form: header.id_form, reviews: header.reviews }
-    }
-
     /// Returns the names and values of the fields that the write number `seq` leaves under a key.
     pub(super) fn fields(&self, key: u64, seq: u64) -> Vec<(String, String)> {
         fields(self.reviews.review(key, seq), seq)
@@ -73,6 +59,9 @@ pub(super) fn fields(review: Review, seq: u64) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use imago_workload::history::IdForm;
+    use imago_workload::review::Reviews;
+
     use super::*;
 
     #[test]

@@ -8,7 +8,8 @@ use imago_tune::cluster::{Error, Result};
 use imago_workload::history::IdForm;
 
 use super::{Caller, Request, ResourceUsage, Sampled};
-use crate::cassandra::{CassandraTarget, Schema, count_rows, preload};
+use crate::Schema;
+use crate::cassandra::{CassandraTarget, count_rows, preload};
 
 /// The Cassandra table under whose load the configurations are measured.
 #[derive(Clone, Debug)]

@@ -18,7 +18,8 @@ use imago_tune::redis::roll::{Roller, Spec};
 use imago_workload::history::IdForm;
 
 use super::{Caller, Request, ResourceUsage, Sampled};
-use crate::redis::{Durability, RedisTarget, Schema, delete_records, preload, require_own_records};
+use crate::Schema;
+use crate::redis::{Durability, RedisTarget, delete_records, preload, require_own_records};
 
 /// Timeout of a request for a node's memory and CPU use.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use imago_job::record::Limits;
-use imago_load::mongo::{MongoTarget, Schema, show_content};
+use imago_load::Schema;
+use imago_load::mongo::{MongoTarget, show_content};
 use imago_mongo::namespace::Namespace;
 use imago_workload::check::{Checker, Verdict};
 use imago_workload::driver::{self, Options, Report, Running};

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use imago_job::record::Limits;
-use imago_load::mongo::{MongoTarget, Schema, preload};
+use imago_load::Schema;
+use imago_load::mongo::{MongoTarget, preload};
 use imago_mongo::copy;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::{Engine, Plan, Request};

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use imago_load::cassandra::{CassandraTarget, Schema, preload, show_content};
+use imago_load::Schema;
+use imago_load::cassandra::{CassandraTarget, preload, show_content};
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
 use imago_plan::tune::workload::Mix as Shares;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use imago_load::{cassandra, mongo, redis};
+use imago_load::{Schema, cassandra, mongo, redis};
 use imago_mongo::namespace::Namespace;
 use imago_tune::cassandra::{Consistency, Uri as CassandraUri};
 use imago_tune::redis::Uri as RedisUri;
@@ -111,7 +111,7 @@ async fn show_collection(
     namespace: &Namespace,
     checker: &mut Checker,
 ) -> imago_mongo::error::Result<u64> {
-    let schema = mongo::Schema::of(checker.header());
+    let schema = Schema::of(checker.header());
     let target = mongo::MongoTarget::connect(uri, namespace, schema).await?;
     mongo::show_content(&target, checker).await
 }
@@ -122,7 +122,7 @@ async fn show_table(
     checker: &mut Checker,
 ) -> imago_tune::cluster::Result<u64> {
     let table = (&*namespace.db, &*namespace.coll);
-    let schema = cassandra::Schema::of(checker.header());
+    let schema = Schema::of(checker.header());
     let uri = uri.parse()?;
     let connected = cassandra::CassandraTarget::connect(&uri, table, Consistency::Quorum, schema);
     cassandra::show_content(&connected.await?, checker).await
@@ -134,7 +134,7 @@ async fn show_records(
     checker: &mut Checker,
 ) -> imago_tune::cluster::Result<u64> {
     let records = (&*namespace.db, &*namespace.coll);
-    let schema = redis::Schema::of(checker.header());
+    let schema = Schema::of(checker.header());
     let nothing = redis::Durability { replicas: 0, wait: Duration::ZERO };
     let uri = uri.parse()?;
     let connected = redis::RedisTarget::connect(&uri, records, nothing, schema);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use imago_load::{cassandra, mongo, redis};
+use imago_load::{Schema, cassandra, mongo, redis};
 use imago_mongo::namespace::Namespace;
 use imago_tune::cassandra::{Consistency, Uri as CassandraUri};
 use imago_tune::redis::Uri as RedisUri;
@@ -34,7 +34,7 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<(), Failure>
         let uri = uri.parse().map_err(|error| cluster_failure(&error))?;
         return on_redis(&args, &uri, &namespace, options, context).await;
     }
-    let schema = mongo::Schema { id_form: args.ids.into(), reviews: options.reviews };
+    let schema = Schema { id_form: args.ids.into(), reviews: options.reviews };
     let connected = mongo::MongoTarget::connect(uri, &namespace, schema).await;
     let target = connected.map_err(|error| failure(&error))?;
     let filling = async |told: &(dyn Fn(u64) + Sync)| {
@@ -68,7 +68,7 @@ async fn on_cassandra(
     options: Options,
     context: &Context,
 ) -> Result<(), Failure> {
-    let schema = cassandra::Schema { id_form: args.ids.into(), reviews: options.reviews };
+    let schema = Schema { id_form: args.ids.into(), reviews: options.reviews };
     let table = (&*namespace.db, &*namespace.coll);
     let connected = cassandra::CassandraTarget::connect(uri, table, args.consistency, schema).await;
     let target = connected.map_err(|error| cluster_failure(&error))?;
@@ -104,7 +104,7 @@ async fn on_redis(
     options: Options,
     context: &Context,
 ) -> Result<(), Failure> {
-    let schema = redis::Schema { id_form: args.ids.into(), reviews: options.reviews };
+    let schema = Schema { id_form: args.ids.into(), reviews: options.reviews };
     let records = (&*namespace.db, &*namespace.coll);
     let durability = redis::Durability { replicas: args.wait_replicas, wait: args.wait_timeout };
     let connected = redis::RedisTarget::connect(uri, records, durability, schema).await;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{Document, doc};
-use imago_load::mongo::{MongoTarget, Schema, preload, show_content};
+use imago_load::Schema;
+use imago_load::mongo::{MongoTarget, preload, show_content};
 use imago_mongo::namespace::Namespace;
 use imago_testbed::pool::{self, Leased};
 use imago_testbed::{Cluster, wait};
