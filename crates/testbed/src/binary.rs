@@ -33,7 +33,7 @@ pub fn find_mongod() -> Result<PathBuf> {
 /// Returns the path of a real `mongos` from the environment variable `IMAGO_MONGOS` or else `PATH`; `None` if this
 /// machine has no `mongos`.
 ///
-/// `None` is the usual case: package registries do not offer `mongos`, and [`crate::router`] replaces it.
+/// `None` is the usual case: package registries do not offer `mongos`, and [`imago_mongos`] replaces it.
 pub fn find_mongos() -> Result<Option<PathBuf>> {
     Ok(named_by("IMAGO_MONGOS")?.or_else(|| on_path("mongos")))
 }
