@@ -37,7 +37,7 @@ pub struct Uneven {
 /// The comparison of the shapes of a grid, with the advice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// All shapes of the grid with their predictions, in the order of [`Grid::shapes`].
+    /// All shapes of the grid with their predictions, in the order of [`super::Grid::shapes`].
     pub candidates: Vec<Candidate>,
     /// The Pareto front: indexes of the candidates for which no other one is better in time or cost and worse in
     /// neither; the fastest first.
