@@ -39,11 +39,15 @@ pub(super) fn has_line(ring: &Standing, node: &str, line: &str) -> bool {
     text.lines().any(|one| one == line)
 }
 
-/// Waits until nothing speaks against a roll with these arguments: a busy machine leaves writes behind that a node has missed.
+/// Waits until nothing speaks against a roll with these arguments: a busy machine leaves writes behind that a node has missed,
+/// and a node that came back is a member again only when the others say so.
 pub(super) fn settle(ring: &Standing, roll: &[&str]) {
-    let dry_run = [roll, &["--dry-run"]].concat();
+    let dry_run = [roll, &["--dry-run", "--json"]].concat();
     wait::until_blocking("the cluster has settled", || {
-        ring.json(&dry_run)["obstacles"] == Value::Array(vec![])
+        let output = ring.run(&dry_run);
+        let plan: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+        output.status.success()
+            && plan.is_some_and(|plan| plan["obstacles"] == Value::Array(vec![]))
     });
 }
 
