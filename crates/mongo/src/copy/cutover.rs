@@ -305,11 +305,8 @@ async fn conclude(
     if lifts && let Err(error) = block::lift(&clusters.source).await {
         lifts = false;
         let id = &run.record().id;
-        run.reporter().warning(
-            "block_may_stand",
-            format!("writes may still be blocked at {}: {error}", clusters.source.redacted()),
-            format!("once it acknowledges writes: `imago cutover {id} --unblock`"),
-        );
+        let help = format!("once it acknowledges writes: `imago cutover {id} --unblock`");
+        give_up::report_left(clusters, run, &error, help);
     }
     let is_left = is_blocked && !lifts;
     let block = if is_left { SourceBlock::Left } else { SourceBlock::None };

@@ -72,7 +72,13 @@ pub(super) async fn give_up_attempt(clusters: &Clusters, run: &Run, copying: &mu
             tracing::warn!(%error, "the write block is left to the job's new owner");
             return;
         }
-        report_left(clusters, run, &error);
+        let id = &run.record().id;
+        let help = format!(
+            "once both clusters acknowledge writes: `imago cutover {id} --unblock`, or `imago job \
+             resume {id}`; without the destination: db.adminCommand({{setUserWriteBlockMode: 1, \
+             global: false}}) at the source"
+        );
+        report_left(clusters, run, &error, help);
         block = copying.state.cut_over_mut().block;
     }
     if copying.state.is_destination_blocked()
@@ -122,16 +128,11 @@ fn is_taken_over(error: &Error) -> bool {
     )
 }
 
-/// Reports that the write block at the source could not be lifted because of `error`.
-fn report_left(clusters: &Clusters, run: &Run, error: &Error) {
-    let id = &run.record().id;
+/// Reports that the write block at the source could not be lifted because of `error`, with what to do.
+pub(super) fn report_left(clusters: &Clusters, run: &Run, error: &Error, help: String) {
     run.reporter().warning(
         "block_may_stand",
         format!("writes may still be blocked at {}: {error}", clusters.source.redacted()),
-        format!(
-            "once both clusters acknowledge writes: `imago cutover {id} --unblock`, or `imago job \
-             resume {id}`; without the destination: db.adminCommand({{setUserWriteBlockMode: 1, \
-             global: false}}) at the source"
-        ),
+        help,
     );
 }
