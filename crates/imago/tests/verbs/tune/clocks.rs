@@ -7,8 +7,9 @@ use crate::process::Process;
 #[test]
 #[ignore = "three nodes of Java are started by make test-long"]
 fn clocks_that_are_apart_are_no_time_for_a_roll_and_a_wrong_one_of_its_own_is_outlived() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, folder_of_imago) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let Some(clock) = OtherClock::build(folder.path()) else { return };
+    let Some(clock_of_imago) = OtherClock::build(folder_of_imago.path()) else { return };
     let Some(ring) = ring_of(3, &clock.variables("ring-3.conf/")) else { return };
     let change = ["--set", "native_transport_max_threads=48"];
     // No clock is set back: nodes take no news from one that seems to have started earlier than it did.
@@ -23,10 +24,11 @@ fn clocks_that_are_apart_are_no_time_for_a_roll_and_a_wrong_one_of_its_own_is_ou
     restart("1");
     settle(&ring, &ring.roll(&change));
     let clients = Clients::start(&ring, &["--mix", "read=45,update=45,delete=5,insert=5"]);
-    clock.set("-3600");
+    // The roll restarts the node, which must not come back an hour before it started.
+    clock_of_imago.set("-3600");
     let arguments = [&ring.roll(&change)[..], &["--json", "--progress", "json"]].concat();
     let mut roll = ring.command(&arguments);
-    roll.envs(clock.variables(change[1]));
+    roll.envs(clock_of_imago.variables(change[1]));
     let mut roll = Process::start(roll, ring.path("roll"));
     let (exit, outcome) = roll.ended();
     assert_eq!(exit, 0, "{outcome}");
