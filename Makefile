@@ -48,16 +48,17 @@ build: setup-build ## the optimised program, as target/release/imago
 PREFIX ?= $(HOME)/.local
 
 install: setup-build ## the program with link-time optimisation, as $(PREFIX)/bin/imago
-	$(CARGO) build --locked --profile dist --package imago
+	$(CARGO) build --locked --profile dist --package imago --no-default-features
 	install -D target/dist/imago $(PREFIX)/bin/imago
 
 dist: setup-build ## an archive and a Debian package with manual pages, completions and units, in target/dist
-	$(CARGO) build --locked --profile dist --package imago
+	$(CARGO) build --locked --profile dist --package imago --no-default-features
 	scripts/dist.sh
 
 lint: setup # formatting, clippy and the links of comments, every warning an error
 	$(FORMATTED)
 	$(CARGO) clippy --locked --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) clippy --locked --package imago --no-default-features --quiet -- -D warnings
 	$(CARGO) clippy $(SCHEDULES) --quiet -- -D warnings
 	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps \
 		--document-private-items --quiet
@@ -74,8 +75,13 @@ QUICK = cli:: demo:: reshard_plan:: job::jobs_are_listed load::an_undisturbed te
 	faults::steering::a_cancelled faults::kills::a_copy_that_was_asked \
 	reshard::plain::a_collection_gets store::tools:: bench::a_verification
 
-quick: setup ## after a change: clippy, layout rules, all unit tests, and one path through each verb on real servers
-	$(TEST) --locked --workspace --lib --bins --test tidy --test copy_model --test place_model
+# Searches of all states, and simulations that take seconds: `make test` has them.
+SLOW = exhaustive:: site::tests:: store::tests:: adapt::tests:: sophia:: provision::reuse:: surrogate:: \
+	against_simulator damage_anywhere outlives_crashes differential:: memory_is_bounded rows::tests::
+
+quick: setup ## after a change: clippy, layout rules, the quick unit tests, and one path through each verb on real servers
+	$(TEST) --locked --workspace --lib --bins --test tidy --test copy_model --test verbs --no-run
+	$(TEST) --locked --workspace --lib --bins --test tidy --test copy_model -- $(addprefix --skip ,$(SLOW))
 	$(TEST) --locked --workspace --test verbs -- $(QUICK)
 
 test: setup ## everything that must pass: formatting, clippy, then all tests against real servers

@@ -70,7 +70,12 @@ pub enum Verb {
     /// Watch a busy collection move between two real clusters on this machine.
     Demo(cmd::demo::Args),
     /// Measure the costs of Imago, compared with the servers alone.
+    #[cfg(feature = "bench")]
     Bench(cmd::bench::Args),
+    /// Say that this program has no benchmarks, and where they are.
+    #[cfg(not(feature = "bench"))]
+    #[command(hide = true)]
+    Bench(cmd::without_bench::Args),
     /// Print a completion script for a shell.
     Completions(cmd::completions::Args),
     /// Write a manual page of each verb.
@@ -96,7 +101,10 @@ impl Verb {
             Verb::Tune(args) => cmd::tune::run(args, context).await,
             Verb::Provision(args) => cmd::provision::run(args, context).await,
             Verb::Chain(args) => cmd::chain::run(args, context).await,
+            #[cfg(feature = "bench")]
             Verb::Bench(args) => cmd::bench::run(args, context).await,
+            #[cfg(not(feature = "bench"))]
+            Verb::Bench(args) => cmd::without_bench::run(args),
             Verb::Completions(args) => cmd::completions::run(&args, Cli::command(), context),
             Verb::Man(args) => cmd::man::run(&args, Cli::command()),
             Verb::Load(args) => cmd::load::run(args, context).await,

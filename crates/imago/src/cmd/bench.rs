@@ -23,10 +23,10 @@ use imago_bench::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::cmd::process::program;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use args::{Benchmark, Chunks, Networks};
-pub use command::program;
 use tuning::{Schedules, Traces};
 
 /// The command's arguments.
@@ -113,7 +113,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
         }
         Benchmark::FlowsReal(args) => json!(flows_real::measure(args).await?),
         Benchmark::Store(asked) => {
-            let (size, program) = (asked.size(), command::program()?);
+            let (size, program) = (asked.size(), program()?);
             let measured = tokio::task::spawn_blocking(move || store::run(size, &program)).await;
             let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
             json!(measured.map_err(stopped)??)

@@ -17,6 +17,7 @@ mod search;
 
 use imago_job::record::Requested;
 
+#[cfg(feature = "bench")]
 pub(super) use plan::measurements;
 
 use crate::context::Context;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use imago_bench::provision::report::{self, Report, Size};
 
-use super::command;
 use super::drawn::Drawn;
+use crate::cmd::process::program;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -90,7 +90,7 @@ impl Chained {
             Failure::new(Exit::Failed, "folder", "cannot make a temporary folder").because(&cause)
         })?;
         let temporary = folder.path().join("cells.jsonl");
-        let (out, program) = (self.out.as_ref().unwrap_or(&temporary), command::program()?);
+        let (out, program) = (self.out.as_ref().unwrap_or(&temporary), program()?);
         let pictures = self.drawn.pictures.as_deref();
         let say = |what: String| eprintln!("{what}");
         let measured = report::run(self.size(), &program, out, pictures, &context.cancel, &say);

@@ -7,20 +7,13 @@ use std::sync::Arc;
 use imago_bench::subject::{Commands, Ends, Subject};
 use serde_json::json;
 
-use crate::exit::{Exit, Failure};
+use crate::cmd::process::program;
+use crate::exit::Failure;
 
 /// Returns the function that makes the command of each measured program: this executable, as a separate process.
 pub fn commands() -> Result<Commands, Failure> {
     let program = program()?;
     Ok(Arc::new(move |subject, ends| command(&program, subject, ends)))
-}
-
-/// Returns the path of the executable of this process.
-pub fn program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|cause| {
-        Failure::new(Exit::Failed, "program", "cannot determine the path of this program")
-            .because(&cause)
-    })
 }
 
 fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {

@@ -5,6 +5,7 @@ use std::io::BufReader;
 
 use imago_bench::flows::real;
 
+use crate::cmd::process::program;
 use crate::exit::{Exit, Failure};
 
 /// The command's arguments.
@@ -29,7 +30,7 @@ pub async fn measure(args: &Args) -> Result<real::Report, Failure> {
     let &Args { runs, data_mb: data_mb_per_server, ref window_kib, quick } = args;
     let quick_size = real::Size { runs: 2, data_mb_per_server: 3 };
     let size = if quick { quick_size } else { real::Size { runs, data_mb_per_server } };
-    let host = [super::command::program()?.into_os_string(), "bench".into(), "host".into()];
+    let host = [program()?.into_os_string(), "bench".into(), "host".into()];
     Ok(real::run(size, window_kib, &host).await?)
 }
 

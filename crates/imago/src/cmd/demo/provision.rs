@@ -17,7 +17,7 @@ use imago_provision::trace::Trace;
 use serde::Serialize;
 
 use super::load::Clock;
-use crate::cmd::bench::program;
+use crate::cmd::process::program;
 use crate::cmd::provision::measured_rows;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};

@@ -13,7 +13,7 @@ use imago_bench::provision::{CACHE_MB, Outcome, Setup, predicted};
 use imago_provision::chain::map::Options;
 
 use super::values::{self, CacheAtArg, ReadsArg};
-use crate::cmd::bench::program;
+use crate::cmd::process::program;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
