@@ -97,7 +97,7 @@ test-long: setup ## ten thousand simulations of the store, and 74 deaths in chan
 	IMAGO_LONG=1 $(TEST) --locked --package imago-store --lib -- fuzz
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test servers -- --include-ignored cassandra::
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --include-ignored --nocapture --test-threads 1 tune::
-	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --include-ignored --nocapture reshard::random:: reshard::members:: $(ARGS)
+	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --include-ignored --nocapture reshard:: $(ARGS)
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --include-ignored --nocapture demo:: cutover:: faults:: store::apart:: store::deaths:: store::crashes:: store::takeover:: store::transfers:: bench:: $(ARGS)
 	IMAGO_LONG=1 $(TEST) --locked --workspace --test verbs -- --include-ignored --nocapture --test-threads 1 storm:: tutorials:: $(ARGS)
 

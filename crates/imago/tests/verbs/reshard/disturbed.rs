@@ -45,6 +45,7 @@ pub async fn done_in_the_end(scene: &Scene, job: &str, mut first: Process) -> Op
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "elections of a minute are waited for by make test-long"]
 async fn primaries_may_go_while_the_bulk_is_copied() {
     let scene = of_three().await;
     let load = scene.load().await;

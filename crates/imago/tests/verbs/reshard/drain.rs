@@ -5,6 +5,7 @@ use bson::doc;
 use crate::reshard::scene::{BLOCKED, Scene};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "six drains take two minutes, which make test-long has"]
 async fn a_drain_that_misses_its_deadline_lifts_the_block_and_a_longer_one_succeeds() {
     let scene = Scene::start(2).await;
     let load = scene.load().await;
