@@ -2,8 +2,9 @@
 //! transaction's site. It is used like a script, where a script would be too slow.
 //!
 //! As with EVAL, the keys must be known in advance: a call that uses a key which is not among its keys ends
-//! the transaction. All of the keys count as written; for IMAGO.CALL_RO they count as read only. Unlike a
-//! script, a procedure that fails is rolled back as a whole.
+//! the transaction. All of the keys count as written; for IMAGO.CALL_RO they count as read only, and IMAGO.CALL_RW has
+//! both, which matters to the design: rows that are written together must have one master, rows that are only read may
+//! be those of replicas. Unlike a script, a procedure that fails is rolled back as a whole.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,10 +55,11 @@ impl Procedures {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Call {
     name: String,
-    /// The keys of the call, in the order in which the client sent them.
+    /// The keys that the procedure may write and those that it only reads, in the order in which the client sent them.
     keys: Vec<Key>,
+    /// Number of the keys that the procedure may write; they are the first ones.
+    written: usize,
     arguments: Vec<Vec<u8>>,
-    is_read_only: bool,
     /// The procedures that are registered in the process that runs the call.
     #[serde(skip)]
     pub procedures: Arc<Procedures>,
@@ -71,7 +73,9 @@ pub(super) fn call(
     table: Table,
     settings: &Arc<Settings>,
 ) -> Result<Call, Answer> {
-    understood(arguments, table, settings, false)
+    let count = count_keys(arguments, 2)?;
+    let keys = arguments.from(3).take(count);
+    understood(arguments, table, settings, (keys, count), 3 + count)
 }
 
 pub(super) fn call_ro(
@@ -79,34 +83,54 @@ pub(super) fn call_ro(
     table: Table,
     settings: &Arc<Settings>,
 ) -> Result<Call, Answer> {
-    understood(arguments, table, settings, true)
+    let count = count_keys(arguments, 2)?;
+    let keys = arguments.from(3).take(count);
+    understood(arguments, table, settings, (keys, 0), 3 + count)
 }
 
-fn understood(
+pub(super) fn call_rw(
+    arguments: &Arguments<'_>,
+    table: Table,
+    settings: &Arc<Settings>,
+) -> Result<Call, Answer> {
+    let written = count_keys(arguments, 2)?;
+    let at = 3 + written;
+    if arguments.get(at).is_none() {
+        return Err(Answer::error("ERR the number of keys that are only read is missing"));
+    }
+    let read = count_keys(arguments, at)?;
+    let keys = arguments.from(3).take(written).chain(arguments.from(at + 1).take(read));
+    understood(arguments, table, settings, (keys, written), at + 1 + read)
+}
+
+/// Builds a call with these keys, the first of which the procedure may write, so many, and with the arguments from
+/// the index `from` on.
+fn understood<'a>(
     arguments: &Arguments<'_>,
     table: Table,
     settings: &Settings,
-    is_read_only: bool,
+    (keys, written): (impl Iterator<Item = &'a [u8]>, usize),
+    from: usize,
 ) -> Result<Call, Answer> {
-    let count = count_keys(arguments)?;
     let name = arguments.at(1);
     let name = std::str::from_utf8(&name[..name.len().min(NAME_BYTES_MAX + 1)]);
     let name = name.map_err(|_| Answer::error("ERR the name of a procedure is no text"))?;
-    let keys = arguments.from(3).take(count).map(|name| key(table, name));
     Ok(Call {
         name: name.to_owned(),
-        keys: keys.collect::<Result<_, _>>()?,
-        arguments: arguments.from(3 + count).map(<[u8]>::to_vec).collect(),
-        is_read_only,
+        keys: keys.map(|name| key(table, name)).collect::<Result<_, _>>()?,
+        written,
+        arguments: arguments.from(from).map(<[u8]>::to_vec).collect(),
         procedures: Arc::clone(&settings.procedures),
     })
 }
 
 impl Call {
-    /// Adds the call's keys to `reads` if the call is read only, else to `writes`.
+    /// Adds the call's keys to `writes` or `reads`.
     pub fn declare(&self, reads: &mut Vec<Key>, writes: &mut Vec<Key>) {
-        let keys = if self.is_read_only { reads } else { writes };
-        keys.extend_from_slice(&self.keys);
+        // The bytes may come from another process.
+        let (written, read) = self.keys.split_at(self.written.min(self.keys.len()));
+        writes.extend_from_slice(written);
+        reads.extend_from_slice(read);
     }
 
     pub fn run(&self, rows: &mut Rows<'_, '_>) -> Result<Answer, Abort> {

@@ -85,6 +85,15 @@ pub(super) static COMMANDS: &[Command] = &[
     new("imago.call_ro", -3, "scripting", "0.1.0", "Runs a procedure that only reads.")
         .flags(SCRIPTS_READ)
         .handler(Call(call::call_ro)),
+    new(
+        "imago.call_rw",
+        -4,
+        "scripting",
+        "0.1.0",
+        "Runs a procedure that writes keys and reads others.",
+    )
+    .flags(SCRIPTS)
+    .handler(Call(call::call_rw)),
     new("imago.range", -3, "generic", "0.1.0", "Reads rows from one key on, up to another.")
         .flags(READS)
         .handler(Scan(scan::range)),

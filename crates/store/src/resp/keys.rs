@@ -20,11 +20,11 @@ pub(super) fn keys(arguments: &Arguments<'_>, table: Table) -> Result<Vec<Key>, 
     arguments.from(1).map(|name| key(table, name)).collect()
 }
 
-/// Returns the number of keys in a request to run a script or a procedure, which the argument at index 2 gives; the
+/// Returns the number of keys in a request to run a script or a procedure, which the argument at index `at` gives; the
 /// keys follow that argument.
-pub(super) fn count_keys(arguments: &Arguments<'_>) -> Result<usize, Answer> {
-    let count = number::integer(arguments.at(2)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
-    if count > arguments.len() as i64 - 3 {
+pub(super) fn count_keys(arguments: &Arguments<'_>, at: usize) -> Result<usize, Answer> {
+    let count = number::integer(arguments.at(at)).ok_or_else(|| Answer::error(NOT_AN_INTEGER))?;
+    if count > (arguments.len() - at) as i64 - 1 {
         return Err(Answer::error("ERR Number of keys can't be greater than number of args"));
     }
     usize::try_from(count).map_err(|_| Answer::error("ERR Number of keys can't be negative"))

@@ -203,7 +203,7 @@ fn by_text(
     settings: &Arc<Settings>,
     is_read_only: bool,
 ) -> Eval {
-    let count = count_keys(arguments)?;
+    let count = count_keys(arguments, 2)?;
     let (hash, text) = learn(arguments.at(1), settings)?;
     understood(arguments, table, settings, (text, hash, count, is_read_only))
 }
@@ -229,7 +229,7 @@ fn by_hash(
     if arguments.at(1).len() != 40 {
         return Err(unknown());
     }
-    let count = count_keys(arguments)?;
+    let count = count_keys(arguments, 2)?;
     let hash = from_hex(arguments.at(1)).ok_or_else(unknown)?;
     let text = settings.scripts.get(&hash).ok_or_else(unknown)?;
     understood(arguments, table, settings, (text, hash, count, is_read_only))

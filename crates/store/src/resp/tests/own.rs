@@ -118,6 +118,15 @@ fn a_procedure_is_called_over_its_keys_and_undone_as_a_whole() {
             ("IMAGO.CALL move 2 c d 13", "-ERR procedure 'move' panicked, and nothing happened|"),
             ("MGET a b c d", "*4|$2|10|$2|10|$2|99|$-1|"),
             ("IMAGO.CALL_RO move 2 a b 1", "-ERR 0:a is not among the declared keys|"),
+            ("IMAGO.CALL_RW move 2 a b 0 1", "$5|moved|"),
+            ("IMAGO.CALL_RW move 2 b a 0 1", "$5|moved|"),
+            ("IMAGO.CALL_RW move 1 a 1 b 1", "-ERR 0:b is not among the declared keys|"),
+            ("IMAGO.CALL_RW move 2 a b", "-ERR the number of keys that are only read is missing|"),
+            (
+                "IMAGO.CALL_RW move 1 a 2 b",
+                "-ERR Number of keys can't be greater than number of args|",
+            ),
+            ("IMAGO.CALL_RW move 1 a x b", "-ERR value is not an integer or out of range|"),
             ("IMAGO.CALL astray 1 a", "-ERR 0:other is not among the declared keys|"),
             (
                 "IMAGO.CALL nope 0",
