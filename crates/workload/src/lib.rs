@@ -14,6 +14,7 @@ pub mod keys;
 pub mod lists;
 pub mod mix;
 pub mod population;
+pub mod procedures;
 pub mod review;
 pub mod scatter;
 pub mod target;
