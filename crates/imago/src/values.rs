@@ -19,6 +19,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * unit_s).map_err(|error| error.to_string())
 }
 
+/// Parses a share, a number from 0 to 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "it must be from 0 to 1".into())
+}
+
 /// Parses the name of a Cassandra consistency level.
 pub fn consistency(text: &str) -> Result<Consistency, String> {
     let known = cassandra::connection::CONSISTENCIES;

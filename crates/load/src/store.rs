@@ -21,6 +21,7 @@ use imago_workload::lists::{Element, Generator, Outcome, Pool, Request, Transact
 
 mod client;
 mod probe;
+pub mod transactions;
 
 pub use client::{Client, ClientError};
 pub use probe::{Measured, Probe};

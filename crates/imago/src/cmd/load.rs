@@ -4,11 +4,12 @@
 //! `imago load` runs a workload on MongoDB, Cassandra or Redis; `check` compares the content of a
 //! collection with the replies recorded by a load; `switch`, `stop` and `status` control a running
 //! load through its control socket, from any other process of the same user (a cut-over hook, for
-//! example); `history` prints a recording.
+//! example); `history` prints a recording. `tpcc`, `smallbank`, `twitter` and `ycsb` run transactions on `imago store`.
 
 mod check;
 mod control;
 mod run;
+mod transactions;
 mod view;
 
 use std::path::PathBuf;
@@ -58,6 +59,14 @@ enum Verb {
     Status(ControlArgs),
     /// Print a recorded history as lines of JSON.
     History(check::HistoryArgs),
+    /// Run TPC-C on a running `imago store`, and check its consistency conditions.
+    Tpcc(transactions::TpcC),
+    /// Run SmallBank on a running `imago store`, and check the money.
+    Smallbank(transactions::SmallBank),
+    /// Run Twitter's transactions on a running `imago store`, and check the tweets.
+    Twitter(transactions::Twitter),
+    /// Run YCSB's transactions of several rows on a running `imago store`, and check the rows.
+    Ycsb(transactions::Ycsb),
 }
 
 /// Parses TIME:MIX: a time since the start of the load, and the mix of operations from then on.
@@ -222,6 +231,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         None => run::run(args.run, context).await,
         Some(Verb::Check(args)) => check::run(args, context).await,
         Some(Verb::History(args)) => check::history(&args, context),
+        Some(Verb::Tpcc(args)) => args.run(context).await,
+        Some(Verb::Smallbank(args)) => args.run(context).await,
+        Some(Verb::Twitter(args)) => args.run(context).await,
+        Some(Verb::Ycsb(args)) => args.run(context).await,
         Some(Verb::Switch(SwitchArgs { to, uri, ns })) => {
             let request = control::Request::Switch { uri, ns };
             control::ask(&to.control, &request, context).await

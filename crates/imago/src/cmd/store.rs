@@ -9,14 +9,24 @@ mod heat;
 mod limits;
 mod maxmemory;
 mod processes;
-mod secret;
 mod serve;
+
+use std::sync::Arc;
 
 use clap::Subcommand;
 pub(super) use heat::reads_as_text;
 
+use imago_store::resp::Procedures;
+
 use crate::context::Context;
 use crate::exit::Failure;
+
+/// Returns the procedures that every process of a store registers: those of `imago load tpcc` and the like.
+fn procedures() -> Arc<Procedures> {
+    let mut procedures = Procedures::default();
+    imago_load::store::transactions::register(&mut procedures);
+    Arc::new(procedures)
+}
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]

@@ -28,5 +28,6 @@ mod takeover;
 mod token;
 mod tools;
 mod topic;
+mod transactions;
 mod transfers;
 mod unread;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use imago_workload::lists::{Element, List, Outcome, Request, Step, elements, written};
-use redis::{Pipeline, RedisError, Value};
+use redis::{IntoConnectionInfo as _, Pipeline, RedisConnectionInfo, RedisError, Value};
 
 /// Timeout of an attempt to connect to the store. The store's own timeouts are shorter than all three of the client.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
@@ -134,7 +134,19 @@ fn understood(
 
 /// Opens a connection to the store at `address`, with the timeouts of this module.
 pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisError> {
-    let client = redis::Client::open(format!("redis://{address}/"))?;
+    connect_with(address, None)
+}
+
+/// Opens a connection to the store at `address`, with the password that it asks for.
+pub(super) fn connect_with(
+    address: SocketAddr,
+    password: Option<&str>,
+) -> Result<redis::Connection, RedisError> {
+    let mut info = format!("redis://{address}/").into_connection_info()?;
+    if let Some(password) = password {
+        info = info.set_redis_settings(RedisConnectionInfo::default().set_password(password));
+    }
+    let client = redis::Client::open(info)?;
     let connection = client.get_connection_with_timeout(CONNECT_WAIT)?;
     connection.set_write_timeout(Some(SEND_WAIT))?;
     connection.set_read_timeout(Some(ANSWER_WAIT))?;
@@ -142,7 +154,7 @@ pub(super) fn connect(address: SocketAddr) -> Result<redis::Connection, RedisErr
 }
 
 /// Returns the outcome of a transaction to which the store replied with this error.
-fn outcome(error: &RedisError) -> Outcome {
+pub(super) fn outcome(error: &RedisError) -> Outcome {
     let detail = error.detail().unwrap_or_default();
     match error.code() {
         Some("TRYAGAIN" | "CLUSTERDOWN") if detail.starts_with("nothing happened") => {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::load::Clock;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::values::share;
 
 mod figures;
 mod view;
@@ -56,11 +57,6 @@ pub struct Args {
     /// The seed of the random design, the clients' transactions, and the planner.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err("it is from 0 to 1".to_owned()) }
 }
 
 fn cpu_share(text: &str) -> Result<f64, String> {

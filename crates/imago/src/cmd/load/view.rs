@@ -44,6 +44,16 @@ pub(super) fn filling(context: &Context, documents: u64) -> ProgressBar {
     drawn_line(context, Some(documents), template)
 }
 
+/// Returns a progress line for filling a store, the number of whose rows is not known in advance.
+pub(super) fn filling_rows(context: &Context) -> ProgressBar {
+    drawn_line(context, None, "filling: {human_pos} rows")
+}
+
+/// Returns a progress line for a load, whose message is set each second.
+pub(super) fn counting(context: &Context) -> ProgressBar {
+    drawn_line(context, None, "{msg}")
+}
+
 impl View {
     pub(super) fn new(context: &Context) -> Self {
         if matches!(context.progress, ProgressMode::Json) {

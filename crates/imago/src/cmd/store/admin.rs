@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::RequestBuilder;
 
-use super::secret;
+use crate::cmd::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 

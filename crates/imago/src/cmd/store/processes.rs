@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::adapt::{AdaptArgs, SiteCpu, SitesAt};
 use super::maxmemory;
-use super::secret as secrets;
 use super::serve::{self, Process};
+use crate::cmd::secret as secrets;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -152,7 +152,10 @@ pub async fn site(args: SiteArgs, context: &Context) -> Result<(), Failure> {
         rack,
         maxmemory,
         patience: Duration::from_secs(patience_s),
-        settings: Settings::new(env!("CARGO_PKG_VERSION"), 0),
+        settings: Settings {
+            procedures: super::procedures(),
+            ..Settings::new(env!("CARGO_PKG_VERSION"), 0)
+        },
         site_cpu,
     };
     let (told, mut events) = tokio::sync::mpsc::unbounded_channel();

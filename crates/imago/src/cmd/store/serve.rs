@@ -14,7 +14,8 @@ use imago_store::resp::Settings;
 use serde::Serialize;
 
 use super::adapt::{AdaptArgs, SiteCpu, SitesAt};
-use super::{maxmemory, secret};
+use super::maxmemory;
+use crate::cmd::secret;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::memory;
@@ -328,6 +329,7 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
     let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let started_ms = u64::try_from(started.as_millis()).unwrap_or_default();
     let mut settings = Settings::new(env!("CARGO_PKG_VERSION"), started_ms);
+    settings.procedures = super::procedures();
     if let Some(file) = &args.password_file {
         settings.passwords.push(secret::read(file, "password_file", "password")?);
     }

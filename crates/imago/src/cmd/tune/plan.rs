@@ -29,7 +29,7 @@ use super::roll::level;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
-use crate::values::duration;
+use crate::values::{duration, share};
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
@@ -173,12 +173,6 @@ impl WeighBy {
             Self::Capacity => Weight::Capacity,
         }
     }
-}
-
-/// Parses a share, a number from 0 to 1.
-pub(super) fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "it must be from 0 to 1".into())
 }
 
 impl Args {

@@ -14,12 +14,12 @@ use imago_tune::controller::{Event, Request, Summary};
 use imago_tune::decision_inputs::{FORECASTS, unusable};
 use imago_tune::redis::{self, Redis};
 
-use super::plan::{WeighBy, measurements, season_s, share};
+use super::plan::{WeighBy, measurements, season_s};
 use super::roll::level;
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, cluster_failure};
-use crate::values::duration;
+use crate::values::{duration, share};
 
 /// The arguments.
 #[derive(Debug, clap::Args)]

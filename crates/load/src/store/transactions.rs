@@ -1,0 +1,281 @@
+//! A load of a transactional benchmark (`imago_workload::procedures`) on a store that serves the Redis protocol.
+//!
+//! The transactions are procedures that the store's processes register ([`register`]) and that IMAGO.CALL_RW runs at one
+//! site. A session is a thread with one connection, and one transaction in progress. In a closed loop it begins the next
+//! one at once; at a rate, transactions are due at equal distances, and a latency counts from the time at which the
+//! transaction was due.
+//!
+//! Invariants:
+//! - A transaction counts as done only if the store has acknowledged it, and as not done only if the store replied that
+//!   nothing happened, which is retried. Any other failure leaves its outcome unknown; it is never run again.
+//! - After the load all rows are read and checked against the acknowledged transactions.
+
+mod registered;
+mod report;
+mod rows;
+mod session;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use imago_workload::procedures::{Procedure, smallbank, tpcc, twitter, ycsb};
+use rand::rngs::StdRng;
+
+pub use registered::register;
+pub use report::{OfKind, Report};
+use rows::Connection;
+use session::Session;
+
+/// Number of rows that one command writes while the store is filled.
+const FILLED_AT_ONCE: usize = 500;
+/// Maximum number of sessions, which have ten bits in the unique numbers of transactions.
+pub const SESSIONS_MAX: u32 = 1_000;
+
+/// A benchmark with its parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the names of the benchmarks")]
+pub enum Benchmark {
+    SmallBank(smallbank::Parameters),
+    TpcC(tpcc::Parameters),
+    Twitter(twitter::Parameters),
+    Ycsb(ycsb::Parameters),
+}
+
+/// A failure of a load as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The store failed while it was filled or read.
+    #[error("the store at {address} failed: {source}")]
+    Store {
+        /// Address of the store.
+        address: SocketAddr,
+        /// The failure.
+        source: redis::RedisError,
+    },
+    /// The store has rows already.
+    #[error("the store at {0} is not empty")]
+    NotEmpty(SocketAddr),
+    /// The system cannot start a thread.
+    #[error("cannot start a session: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Parameters of a load.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Address of the store.
+    pub address: SocketAddr,
+    /// Password of the store; `None` if it has none.
+    pub password: Option<String>,
+    /// Number of sessions, from 1 to [`SESSIONS_MAX`].
+    pub sessions: u32,
+    /// Transactions per second of all sessions together; `None` for a closed loop.
+    pub rate_s: Option<f64>,
+    /// Duration of the load.
+    pub lasts: Duration,
+    /// Seed of the rows and of the transactions.
+    pub seed: u64,
+}
+
+/// The source of the transactions of one session.
+enum Drawing {
+    SmallBank(smallbank::Parameters),
+    TpcC(tpcc::Parameters),
+    Twitter(twitter::Drawing),
+    Ycsb(ycsb::Drawing),
+}
+
+impl Drawing {
+    fn of(benchmark: &Benchmark) -> Self {
+        match benchmark {
+            Benchmark::SmallBank(parameters) => Self::SmallBank(*parameters),
+            Benchmark::TpcC(parameters) => Self::TpcC(*parameters),
+            Benchmark::Twitter(parameters) => Self::Twitter(parameters.drawing()),
+            Benchmark::Ycsb(parameters) => Self::Ycsb(parameters.drawing()),
+        }
+    }
+
+    fn draw(&self, rng: &mut StdRng, unique: u64) -> Procedure {
+        match self {
+            Self::SmallBank(parameters) => Procedure::SmallBank(parameters.draw(rng)),
+            Self::TpcC(parameters) => Procedure::TpcC(parameters.draw(rng, unique)),
+            Self::Twitter(drawing) => Procedure::Twitter(drawing.draw(rng, unique)),
+            Self::Ycsb(drawing) => Procedure::Ycsb(drawing.draw(rng)),
+        }
+    }
+}
+
+/// The check of a benchmark's rows.
+enum Check {
+    SmallBank(smallbank::Check),
+    TpcC(Box<tpcc::Check>),
+    Twitter(twitter::Check),
+    Ycsb(ycsb::Check),
+}
+
+impl Check {
+    fn of(benchmark: &Benchmark) -> Self {
+        match benchmark {
+            Benchmark::SmallBank(_) => Self::SmallBank(smallbank::Check::default()),
+            Benchmark::TpcC(_) => Self::TpcC(Box::default()),
+            Benchmark::Twitter(_) => Self::Twitter(twitter::Check::default()),
+            Benchmark::Ycsb(_) => Self::Ycsb(ycsb::Check::default()),
+        }
+    }
+
+    fn acknowledged(&mut self, procedure: &Procedure, done: i64) {
+        match (self, procedure) {
+            (Self::SmallBank(check), Procedure::SmallBank(one)) => check.acknowledged(one, done),
+            (Self::TpcC(check), Procedure::TpcC(one)) => check.acknowledged(one, done),
+            (Self::Twitter(check), Procedure::Twitter(one)) => check.acknowledged(one, done),
+            (Self::Ycsb(check), Procedure::Ycsb(one)) => check.acknowledged(one, done),
+            _ => unreachable!("the procedures are those of the check's benchmark"),
+        }
+    }
+
+    fn unknown(&mut self, procedure: &Procedure) {
+        if let (Self::SmallBank(check), Procedure::SmallBank(one)) = (self, procedure) {
+            check.unknown(one);
+        }
+    }
+
+    fn row(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
+        match self {
+            Self::SmallBank(check) => check.row(key, value),
+            Self::TpcC(check) => check.row(key, value),
+            Self::Twitter(check) => check.row(key, value),
+            Self::Ycsb(check) => check.row(key, value),
+        }
+    }
+
+    fn contradictions(&self, benchmark: &Benchmark) -> Vec<String> {
+        match (self, benchmark) {
+            (Self::SmallBank(check), Benchmark::SmallBank(parameters)) => {
+                check.contradictions(parameters)
+            }
+            (Self::TpcC(check), _) => check.contradictions(),
+            (Self::Twitter(check), _) => check.contradictions(),
+            (Self::Ycsb(check), Benchmark::Ycsb(parameters)) => check.contradictions(parameters),
+            _ => unreachable!("the check is that of the benchmark"),
+        }
+    }
+}
+
+/// Fills an empty store with the rows of a benchmark, and returns their number. Calls `filled` with the number of rows
+/// so far.
+///
+/// # Errors
+/// Fails if the store is not empty or does not take the rows.
+pub fn fill(
+    benchmark: &Benchmark,
+    options: &Options,
+    mut filled: impl FnMut(u64),
+) -> Result<u64, LoadError> {
+    let failed = |source| LoadError::Store { address: options.address, source };
+    let mut connection = Connection::open(options).map_err(failed)?;
+    if !connection.is_empty().map_err(failed)? {
+        return Err(LoadError::NotEmpty(options.address));
+    }
+    let mut rows: Box<dyn Iterator<Item = (String, Vec<u8>)>> = match *benchmark {
+        Benchmark::SmallBank(parameters) => Box::new(parameters.fill()),
+        Benchmark::TpcC(parameters) => Box::new(parameters.fill(options.seed)),
+        Benchmark::Twitter(parameters) => Box::new(parameters.fill(options.seed)),
+        Benchmark::Ycsb(parameters) => Box::new(parameters.fill()),
+    };
+    let mut all = 0;
+    loop {
+        let some: Vec<_> = rows.by_ref().take(FILLED_AT_ONCE).collect();
+        if some.is_empty() {
+            return Ok(all);
+        }
+        connection.put_all(&some).map_err(failed)?;
+        all += some.len() as u64;
+        filled(all);
+    }
+}
+
+/// State shared by the sessions of a load.
+struct Shared<'a> {
+    options: &'a Options,
+    began: Instant,
+    /// The unique numbers of this load's transactions have these bits in common.
+    unique_base: u64,
+    done: AtomicU64,
+    is_over: AtomicBool,
+    cancel: &'a AtomicBool,
+    check: Mutex<Check>,
+}
+
+/// Runs a load on a filled store until its duration is over or `cancel` is set; then reads and checks all rows. Calls
+/// `see` after each second with the number of the second, from 1 on, and the number of transactions done so far.
+///
+/// # Errors
+/// Fails if no session can be started, or if the rows cannot be read after the load.
+///
+/// # Panics
+/// Panics if a session panicked.
+pub fn run(
+    benchmark: &Benchmark,
+    options: &Options,
+    cancel: &AtomicBool,
+    mut see: impl FnMut(u64, u64),
+) -> Result<Report, LoadError> {
+    let failed = |source| LoadError::Store { address: options.address, source };
+    let mut check = Check::of(benchmark);
+    if let Check::SmallBank(money) = &mut check {
+        // A load before this one may have changed the sum.
+        let mut opening = smallbank::Check::default();
+        let row = |key: &str, value: &[u8]| _ = opening.row(key, value);
+        Connection::open(options).map_err(failed)?.read_all(row).map_err(failed)?;
+        money.begin_after(&opening);
+    }
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let shared = Shared {
+        options,
+        began: Instant::now(),
+        unique_base: (since.as_secs() & 0x0FFF_FFFF) << 36,
+        done: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+        cancel,
+        check: Mutex::new(check),
+    };
+    let reports = thread::scope(|scope| {
+        let mut sessions = Vec::new();
+        for number in 0..options.sessions.min(SESSIONS_MAX) {
+            let mut session = Session::new(number, Drawing::of(benchmark), &shared);
+            let named = thread::Builder::new().name(format!("session {number}"));
+            match named.spawn_scoped(scope, move || session.run()) {
+                Ok(session) => sessions.push(session),
+                Err(error) => {
+                    shared.is_over.store(true, Ordering::Relaxed);
+                    return Err(LoadError::Thread(error));
+                }
+            }
+        }
+        for second in 1.. {
+            let until = shared.began + Duration::from_secs(second).min(options.lasts);
+            while Instant::now() < until && !cancel.load(Ordering::Relaxed) {
+                let left = until.saturating_duration_since(Instant::now());
+                thread::sleep(left.min(Duration::from_millis(100)));
+            }
+            see(second, shared.done.load(Ordering::Relaxed));
+            if cancel.load(Ordering::Relaxed) || shared.began.elapsed() >= options.lasts {
+                break;
+            }
+        }
+        shared.is_over.store(true, Ordering::Relaxed);
+        Ok(sessions.into_iter().map(|one| one.join().expect("a session ends")).collect::<Vec<_>>())
+    })?;
+    let lasted = shared.began.elapsed();
+    let mut check = shared.check.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut foreign = Vec::new();
+    let row = |key: &str, value: &[u8]| foreign.extend(check.row(key, value).err());
+    let rows = rows::read_all_patiently(options, row).map_err(failed)?;
+    let mut report = Report::of(reports, options.sessions, lasted, rows);
+    report.contradictions.extend(foreign);
+    report.contradictions.extend(check.contradictions(benchmark));
+    Ok(report)
+}
