@@ -5,7 +5,7 @@
 #
 # Idempotent, and quick when nothing is missing. It says first what it will fetch, how much, and for what. What it
 # installs, it installs by package name: Debian packages when it runs as root, and servers into the user's cache folder.
-# Without Redis, Kafka, Cassandra, Hadoop or Spark it goes on: the tests of these fail then, unless IMAGO_ALLOW_MISSING
+# Without Redis, PostgreSQL, Kafka, Cassandra, Hadoop or Spark it goes on: the tests of these fail then, unless IMAGO_ALLOW_MISSING
 # is set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -131,6 +131,13 @@ ensure_redis() {
     apt_install "redis-server was not found" redis-server
 }
 
+ensure_postgres() {
+    [ -n "${IMAGO_POSTGRES:-}" ] || have postgres || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 && return
+    # As of redis-server: no service is started.
+    export RUNLEVEL=1
+    apt_install "postgres was not found" postgresql
+}
+
 # The Java's major version, or 0: of "17.0.15" it is 17, of "1.8.0_402" 1.
 java_version() {
     local found
@@ -223,13 +230,14 @@ ensure_pyspark() {
     download_pyspark
 }
 
-readonly PARTS="build mongod redis kafka cassandra hadoop spark tests"
+readonly PARTS="build mongod redis postgres kafka cassandra hadoop spark tests"
 
 # purpose PART : what would be fetched, and for what.
 purpose() {
     case $1 in
         mongod) echo "a MongoDB server, 50 MB: copies, changes of shape, chained jobs" ;;
         redis) echo "a Redis server, a Debian package: tuning, caches of chained jobs" ;;
+        postgres) echo "a PostgreSQL server, a Debian package: the store beside a database of another kind" ;;
         kafka) echo "a Kafka server, 45 MB, and Java 17: a store with its log in a topic" ;;
         cassandra) echo "a Cassandra server, 67 MB, and Java 17: tuning" ;;
         hadoop) echo "Hadoop Streaming, 38 MB, and Java 17: chained jobs on Hadoop" ;;
@@ -242,6 +250,7 @@ is_here() {
     case $1 in
         mongod) [ -n "${IMAGO_MONGOD:-}" ] || have mongod || [ -x "$CACHED_MONGOD" ] ;;
         redis) [ -n "${IMAGO_REDIS:-}" ] || have redis-server ;;
+        postgres) [ -n "${IMAGO_POSTGRES:-}" ] || have postgres || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 ;;
         kafka) [ -n "${IMAGO_KAFKA:-}" ] || [ -d "$CACHED_KAFKA" ] ;;
         cassandra) [ -n "${IMAGO_CASSANDRA:-}" ] || [ -d "$CACHED_CASSANDRA" ] ;;
         hadoop) [ -n "${IMAGO_HADOOP:-}" ] || [ -d "$CACHED_HADOOP" ] ;;
@@ -258,6 +267,7 @@ set_up() {
             ;;
         mongod) ensure_mongod ;;
         redis) (ensure_redis) || say "going on without Redis" ;;
+        postgres) (ensure_postgres) || say "going on without PostgreSQL" ;;
         kafka) (ensure_kafka) || say "going on without Kafka" ;;
         cassandra) (ensure_cassandra) || say "going on without Cassandra" ;;
         hadoop) (ensure_hadoop) || say "going on without Hadoop" ;;

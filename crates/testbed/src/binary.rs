@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 
 const EXECUTABLE: &str = "an executable file";
+/// Folder with a folder for each version of PostgreSQL that Debian's packages have installed.
+const DEBIAN_POSTGRES: &str = "/usr/lib/postgresql";
 /// Prefix of the file name of the jar with Kafka's own classes; its dependencies are in the same folder.
 const KAFKA_JAR: &str = "kafka_2.13-";
 /// Path of the folder with Kafka's jars, relative to the user's cache folder.
@@ -46,6 +48,27 @@ pub fn find_redis() -> Result<PathBuf> {
         variable: VARIABLE,
         looked: "in PATH".into(),
     })
+}
+
+/// Returns the path of the program `postgres`, which has `initdb` next to it: from the environment variable
+/// `IMAGO_POSTGRES`, else `PATH`, else the newest of Debian's packages.
+pub fn find_postgres() -> Result<PathBuf> {
+    const VARIABLE: &str = "IMAGO_POSTGRES";
+    let found = named_by(VARIABLE)?.or_else(|| on_path("postgres")).or_else(newest_postgres);
+    // A link on PATH may have no `initdb` next to it.
+    found.map(|path| path.canonicalize().unwrap_or(path)).ok_or_else(|| {
+        let looked = format!("in PATH and in {DEBIAN_POSTGRES}");
+        Error::NoProgram { program: "postgres", variable: VARIABLE, looked }
+    })
+}
+
+/// Returns `postgres` of the highest version in the folder of Debian's packages.
+fn newest_postgres() -> Option<PathBuf> {
+    let entries = Path::new(DEBIAN_POSTGRES).read_dir().ok()?.flatten();
+    let version = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let versions = entries.filter_map(|entry| Some((version(&entry.path())?, entry.path())));
+    let programs = versions.map(|(version, folder)| (version, folder.join("bin/postgres")));
+    programs.filter(|(_, program)| is_executable(program)).max().map(|(_, program)| program)
 }
 
 /// Paths of the parts of a Kafka installation.

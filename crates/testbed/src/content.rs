@@ -23,7 +23,7 @@ pub enum ContentSpec {
     Cassandra(CassandraSpec),
     /// A Redis Cluster of masters and replicas.
     Redis(RedisClusterSpec),
-    /// A single server of Redis or Kafka.
+    /// A single server of Redis, Kafka or PostgreSQL.
     Single(SingleSpec),
 }
 
@@ -63,7 +63,8 @@ impl ContentSpec {
         }
     }
 
-    /// Returns the name of the database product as command lines use it: `mongodb`, `cassandra`, `redis` or `kafka`.
+    /// Returns the name of the database product as command lines use it: `mongodb`, `cassandra`, `redis`,
+    /// `kafka` or `postgres`.
     #[must_use]
     pub fn database(&self) -> &'static str {
         match self {
@@ -129,6 +130,9 @@ impl ContentSpec {
             }
             Self::Single(SingleSpec { engine: Engine::Kafka, .. }) => {
                 binary::find_kafka().map(drop)
+            }
+            Self::Single(SingleSpec { engine: Engine::Postgres, .. }) => {
+                binary::find_postgres().map(drop)
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Starts and stops real servers on this machine, and injects faults into them, for tests, demos and benchmarks.
 //!
 //! A [`Cluster`] is a replica set, or a sharded cluster with its config server and a router, made of real `mongod`
-//! processes on loopback ports. A [`Single`] is one Redis or Kafka server, a [`CassandraCluster`] has equal nodes,
+//! processes on loopback ports. A [`Single`] is one Redis, Kafka or PostgreSQL server, a [`CassandraCluster`] has equal nodes,
 //! a [`RedisCluster`] has masters that share the keys, with their replicas.
 //!
 //! Invariant: a server lives no longer than the process that started it, however that process ends. [`process`] has
@@ -24,6 +24,7 @@ mod kafka;
 mod place;
 pub mod pool;
 pub mod port;
+mod postgres;
 pub mod process;
 mod program;
 mod redis;
@@ -48,7 +49,8 @@ pub(crate) use async_recursion::async_recursion as boxed;
 
 pub use auth::Credentials;
 pub use binary::{
-    CassandraFiles, KafkaFiles, find_cassandra, find_kafka, find_mongod, find_mongos, find_redis,
+    CassandraFiles, KafkaFiles, find_cassandra, find_kafka, find_mongod, find_mongos,
+    find_postgres, find_redis,
 };
 pub use cassandra_cluster::{CassandraCluster, CassandraSpec};
 pub use certificates::Certificates;

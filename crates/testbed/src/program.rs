@@ -13,13 +13,14 @@ use crate::cpu_share::CpuShare;
 use crate::error::Result;
 use crate::kafka::{self, Kafka};
 pub(crate) use crate::place::Place;
+use crate::postgres::{self, Postgres};
 use crate::redis::Redis;
 use crate::wire;
 
 const PROBE_BOUND: Duration = Duration::from_secs(5);
 /// Exit code of `mongod` and `mongos` when their port is taken.
 const MONGO_EXIT_PORT_TAKEN: i32 = 48;
-/// Text that Redis, Kafka and Cassandra log when their port is taken: the operating system's message.
+/// Text that Redis, Kafka, Cassandra and PostgreSQL log when their port is taken: the operating system's message.
 const PORT_TAKEN: &str = "Address already in use";
 
 /// A server program, with the part of its command line that does not depend on its [`Place`].
@@ -33,6 +34,8 @@ pub(crate) enum Program {
     Kafka(Kafka),
     /// A node of a Cassandra cluster.
     Cassandra(Cassandra),
+    /// PostgreSQL.
+    Postgres(Postgres),
 }
 
 impl Program {
@@ -43,6 +46,7 @@ impl Program {
             Self::Redis(redis) => &redis.path,
             Self::Kafka(kafka) => &kafka.installed.java,
             Self::Cassandra(node) => &node.installed.java,
+            Self::Postgres(postgres) => &postgres.program,
         }
     }
 
@@ -52,7 +56,7 @@ impl Program {
         match self {
             Self::Cassandra(node) => Some(node.address()),
             Self::Redis(redis) => redis.fixed_address(),
-            Self::Mongo(_) | Self::Kafka(_) => None,
+            Self::Mongo(_) | Self::Kafka(_) | Self::Postgres(_) => None,
         }
     }
 
@@ -62,7 +66,7 @@ impl Program {
             Self::Mongo(mongo) => mongo.share.as_ref(),
             Self::Cassandra(node) => node.share.as_ref(),
             Self::Redis(redis) => redis.share.as_ref(),
-            Self::Kafka(_) => None,
+            Self::Kafka(_) | Self::Postgres(_) => None,
         }
     }
 
@@ -78,6 +82,7 @@ impl Program {
             Self::Redis(redis) => redis.prepare(place),
             Self::Kafka(kafka) => kafka.prepare(place).await,
             Self::Cassandra(node) => node.prepare(place),
+            Self::Postgres(postgres) => postgres.prepare(place),
         }
     }
 
@@ -88,6 +93,7 @@ impl Program {
             Self::Redis(redis) => redis.command(place)?,
             Self::Kafka(kafka) => kafka.command(place)?,
             Self::Cassandra(node) => node.command(place)?,
+            Self::Postgres(postgres) => postgres.command(place)?,
         };
         command.current_dir(&place.folder).stdin(Stdio::null());
         Ok(command)
@@ -100,6 +106,7 @@ impl Program {
             Self::Redis(redis) => redis.probe(port, PROBE_BOUND).await,
             Self::Kafka(_) => kafka::ask_versions(port, PROBE_BOUND).await,
             Self::Cassandra(node) => node.probe(PROBE_BOUND).await,
+            Self::Postgres(_) => postgres::begin_session(port, PROBE_BOUND).await,
         }
     }
 
@@ -108,7 +115,7 @@ impl Program {
     pub(crate) fn found_port_taken(&self, status: ExitStatus, log: &Path) -> bool {
         match self {
             Self::Mongo(_) => status.code() == Some(MONGO_EXIT_PORT_TAKEN),
-            Self::Redis(_) | Self::Kafka(_) | Self::Cassandra(_) => {
+            Self::Redis(_) | Self::Kafka(_) | Self::Cassandra(_) | Self::Postgres(_) => {
                 std::fs::read_to_string(log).is_ok_and(|log| log.contains(PORT_TAKEN))
             }
         }
@@ -117,7 +124,7 @@ impl Program {
     /// Reserves new ports for the server, except the one in its [`Place`].
     pub(crate) fn change_ports(&mut self) -> Result<()> {
         match self {
-            Self::Mongo(_) | Self::Redis(_) | Self::Cassandra(_) => Ok(()),
+            Self::Mongo(_) | Self::Redis(_) | Self::Cassandra(_) | Self::Postgres(_) => Ok(()),
             Self::Kafka(kafka) => kafka.change_ports(),
         }
     }

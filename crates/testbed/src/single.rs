@@ -1,4 +1,4 @@
-//! A single server: Redis, or Kafka as broker and controller in one process.
+//! A single server: Redis, Kafka as broker and controller in one process, or PostgreSQL.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use crate::cluster::{NodeInfo, Role, valid_name};
 use crate::cpu_share::CpuShare;
 use crate::error::{Error, Result};
 use crate::kafka::{self, Kafka, KafkaSecurity};
+use crate::postgres::{self, Postgres};
 use crate::program::Program;
 use crate::redis::{self, Redis};
 use crate::scratch::Scratch;
@@ -24,23 +25,29 @@ pub enum Engine {
     Redis,
     /// Kafka in KRaft mode.
     Kafka,
+    /// PostgreSQL.
+    Postgres,
 }
 
 impl Engine {
-    /// Returns the name of the database product as command lines use it: `redis` or `kafka`.
+    /// Returns the name of the database product as command lines use it: `redis`, `kafka` or
+    /// `postgres`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Redis => "redis",
             Self::Kafka => "kafka",
+            Self::Postgres => "postgres",
         }
     }
 
-    /// Returns the least memory limit with which the server works, in MiB: of Redis' data, or of Kafka's heap.
+    /// Returns the least memory limit with which the server works, in MiB: of Redis' data, of Kafka's heap, or of
+    /// PostgreSQL's shared buffers.
     pub(crate) fn memory_mb_min(self) -> u32 {
         match self {
             Self::Redis => 8,
             Self::Kafka => 128,
+            Self::Postgres => 16,
         }
     }
 
@@ -49,6 +56,7 @@ impl Engine {
         match self {
             Self::Redis => redis::ping(wire::local(port), bound).await,
             Self::Kafka => kafka::ask_versions(port, bound).await,
+            Self::Postgres => postgres::begin_session(port, bound).await,
         }
     }
 }
@@ -60,9 +68,9 @@ pub struct SingleSpec {
     pub name: String,
     /// Database product that the server runs.
     pub engine: Engine,
-    /// Limit of Redis' memory for data (`maxmemory`), or of Kafka's heap, in MiB.
+    /// Limit of Redis' memory for data (`maxmemory`), or of Kafka's heap, or size of PostgreSQL's shared buffers, in MiB.
     pub memory_mb: u32,
-    /// CPU limit of Redis, in percent of one processor; `None` for no limit. Kafka accepts no limit.
+    /// CPU limit of Redis, in percent of one processor; `None` for no limit. Others accept no limit.
     pub cpu_percent: Option<u16>,
     /// Folder in which the testbed's folder for data and log is created; `None` for the system's temporary folder.
     pub folder: Option<PathBuf>,
@@ -84,6 +92,12 @@ impl SingleSpec {
     #[must_use]
     pub fn kafka(name: &str) -> Self {
         Self::of(Engine::Kafka, name)
+    }
+
+    /// Returns the specification of a PostgreSQL server.
+    #[must_use]
+    pub fn postgres(name: &str) -> Self {
+        Self::of(Engine::Postgres, name)
     }
 
     fn of(engine: Engine, name: &str) -> Self {
@@ -122,6 +136,10 @@ impl SingleSpec {
             Engine::Kafka => {
                 let (files, secured) = (binary::find_kafka()?, self.secured.clone());
                 Program::Kafka(Kafka::new(files, self.memory_mb, secured)?)
+            }
+            Engine::Postgres => {
+                let (program, memory_mb) = (binary::find_postgres()?, self.memory_mb);
+                Program::Postgres(Postgres { program, memory_mb })
             }
         })
     }
@@ -164,12 +182,15 @@ impl Single {
     }
 
     /// Returns the server's address for clients: `redis://host:port` for Redis, a bootstrap server as `host:port` for
-    /// Kafka.
+    /// Kafka, `postgres://user@host:port/database` for PostgreSQL.
     #[must_use]
     pub fn uri(&self) -> String {
         match self.spec.engine {
             Engine::Redis => format!("redis://{}", self.server.address()),
             Engine::Kafka => self.server.address(),
+            Engine::Postgres => {
+                format!("postgres://{0}@{1}/{0}", postgres::USER, self.server.address())
+            }
         }
     }
 

@@ -41,6 +41,7 @@ Examples:
   imago testbed up redis --name cache
   imago testbed up redis --name slots --masters 3 --replicas 1
   imago testbed up kafka --name log --heap-mb 512
+  imago testbed up postgres --name sql
   imago testbed up cassandra --name ring --nodes 3")]
     Up {
         #[command(subcommand)]

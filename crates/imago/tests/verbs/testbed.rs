@@ -250,6 +250,12 @@ fn a_kafka_server_is_kept_like_a_cluster() {
 }
 
 #[test]
+fn a_postgres_server_is_kept_like_a_cluster() {
+    let found = imago_testbed::find_postgres().map(drop);
+    lives_alone("postgres", found, "postgres://postgres@127.0.0.1:");
+}
+
+#[test]
 fn a_supervisor_killed_while_kafka_starts_leaves_nothing_that_down_does_not_find() {
     let Some(_) = require(imago_testbed::find_kafka()) else { return };
     let home = Home::new();

@@ -23,6 +23,8 @@ pub(super) enum Database {
     Redis(Redis),
     /// Kafka: one server, broker and controller (KRaft) in one.
     Kafka(Kafka),
+    /// PostgreSQL: one server.
+    Postgres(Postgres),
     /// Cassandra: a cluster of nodes, in racks if asked for.
     Cassandra(Cassandra),
 }
@@ -127,6 +129,20 @@ pub(super) struct Kafka {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+The server is the `postgres` that IMAGO_POSTGRES names, else the one on PATH, else the newest of Debian's packages. It \
+asks local users for no password. Where the testbed runs as root, the server runs as the user postgres.
+
+Example: imago testbed up postgres --name sql")]
+pub(super) struct Postgres {
+    #[command(flatten)]
+    kept: LaunchArgs,
+    /// Shared buffers, in MB.
+    #[arg(long, value_name = "MB", default_value_t = SingleSpec::MEMORY_MB)]
+    shared_buffers_mb: u32,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
 The server is the one whose jars lie in IMAGO_CASSANDRA, else the one that `make setup` fetched; the \
 Java (17 or newer) is the one named by IMAGO_JAVA, else that on PATH. Nodes have the same ports, each \
 on a loopback address of its own, and start one after the other: about ten seconds each.
@@ -202,6 +218,11 @@ impl Database {
             Self::Kafka(up) => {
                 let (folder, memory_mb) = (up.kept.folder()?, up.heap_mb);
                 let spec = SingleSpec { folder, memory_mb, ..SingleSpec::kafka(&up.kept.name) };
+                (spec.into(), up.kept.foreground)
+            }
+            Self::Postgres(up) => {
+                let (folder, memory_mb) = (up.kept.folder()?, up.shared_buffers_mb);
+                let spec = SingleSpec { folder, memory_mb, ..SingleSpec::postgres(&up.kept.name) };
                 (spec.into(), up.kept.foreground)
             }
             Self::Cassandra(up) => {
