@@ -99,7 +99,7 @@ impl Machine {
 }
 
 /// Name of each benchmark, and a description of the measured work.
-pub const BENCHMARKS: [(&str, &str); 21] = [
+pub const BENCHMARKS: [(&str, &str); 22] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -115,6 +115,7 @@ pub const BENCHMARKS: [(&str, &str); 21] = [
     ),
     ("flows-real", "the same with real processes in network namespaces, against the simulation"),
     ("store", "the adaptive store's transactions, beside Redis's; its changes, memory, recovery"),
+    ("store-postgres", "the adaptive store's stored procedures, beside PostgreSQL's, both on disk"),
     ("adapt", "a store that chooses its design, beside fixed designs and itself left alone"),
     (
         "tune-schedule",

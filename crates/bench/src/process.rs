@@ -27,9 +27,23 @@ pub(crate) fn cpu_s(pid: u32) -> Option<f64> {
     parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?).map(|stat| stat.cpu_s)
 }
 
+/// Returns the CPU time so far of a process, of its children, and of the children for which either has waited, in
+/// seconds. Processes that end meanwhile are counted once or not at all.
+pub(crate) fn cpu_of_tree_s(pid: u32) -> f64 {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let stat = |pid| parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
+    let stats = pids.filter_map(|found| Some((found, stat(found)?)));
+    let own = stats.filter(|(found, stat)| *found == pid || stat.parent == pid);
+    own.map(|(_, stat)| stat.cpu_s + stat.cpu_of_waited_s).sum()
+}
+
 struct Stat {
     state: char,
+    parent: u32,
     cpu_s: f64,
+    /// CPU time of the children for which the process has waited, in seconds.
+    cpu_of_waited_s: f64,
 }
 
 fn parse_stat(stat: &str) -> Option<Stat> {
@@ -37,7 +51,9 @@ fn parse_stat(stat: &str) -> Option<Stat> {
     let fields: Vec<&str> = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
     let cpu_s = (ticks(11)? + ticks(12)?) / TICKS_PER_S;
-    Some(Stat { state: fields.first()?.chars().next()?, cpu_s })
+    let cpu_of_waited_s = (ticks(13)? + ticks(14)?) / TICKS_PER_S;
+    let (state, parent) = (fields.first()?.chars().next()?, fields.get(1)?.parse().ok()?);
+    Some(Stat { state, parent, cpu_s, cpu_of_waited_s })
 }
 
 fn parse_peak_mb(status: &str) -> Option<f64> {
@@ -211,9 +227,10 @@ mod tests {
 
     #[test]
     fn cpu_time_is_that_of_user_and_system() {
-        let stat = "77 (a) b) Z 1 77 77 0 -1 4194560 5 0 0 0 250 30 0 0 20 0 1 0 99 0 0";
+        let stat = "77 (a) b) Z 1 77 77 0 -1 4194560 5 0 0 0 250 30 30 10 20 0 1 0 99 0 0";
         let stat = parse_stat(stat).unwrap();
         assert_eq!((stat.state, stat.cpu_s.to_bits()), ('Z', 2.8_f64.to_bits()));
+        assert_eq!((stat.parent, stat.cpu_of_waited_s.to_bits()), (1, 0.4_f64.to_bits()));
     }
 
     #[test]

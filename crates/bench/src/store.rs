@@ -6,6 +6,7 @@
 
 mod kernel;
 mod operators;
+pub mod postgres;
 mod redis;
 
 use std::path::Path;

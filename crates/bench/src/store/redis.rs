@@ -50,9 +50,9 @@ impl From<Error> for Absent {
 }
 
 /// A server process that ends when this is dropped.
-struct Server {
-    child: Child,
-    port: u16,
+pub(super) struct Server {
+    pub(super) child: Child,
+    pub(super) port: u16,
     /// Reservation of its port while it runs; `None` for a store, which finds a port itself.
     _reserved: Option<Port>,
 }
@@ -72,9 +72,10 @@ fn spawn(name: &'static str, command: &mut Command) -> Result<Child, Absent> {
 }
 
 impl Server {
-    fn store(program: &Path) -> Result<Self, Absent> {
+    /// Starts a store, with further options.
+    pub(super) fn store(program: &Path, more: &[&str]) -> Result<Self, Absent> {
         let mut command = Command::new(program);
-        command.args(["store", "serve", "--json", "--listen", "127.0.0.1:0"]);
+        command.args(["store", "serve", "--json", "--listen", "127.0.0.1:0"]).args(more);
         command.args(["--admin", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut server = Self { child: spawn("imago", &mut command)?, port: 0, _reserved: None };
         let mut line = String::new();
@@ -134,7 +135,7 @@ impl Server {
 
 /// Runs each command once at both servers.
 pub(super) fn run(size: Size, program: &Path) -> Result<Vec<Compared>, Absent> {
-    let (store, redis) = (Server::store(program)?, Server::redis()?);
+    let (store, redis) = (Server::store(program, &[])?, Server::redis()?);
     let mget = [&["MGET"][..], &["key:__rand_int__"; 10]].concat();
     // The reads find the values that the preceding writes stored.
     let commands: [(&'static str, &[&str]); 4] = [

@@ -118,6 +118,9 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
             json!(measured.map_err(stopped)??)
         }
+        Benchmark::StorePostgres(asked) => {
+            json!(store::postgres::run(asked.size(), &program()?).await?)
+        }
         Benchmark::Adapt(asked) => {
             let size = asked.size();
             let say = |what: &str| eprintln!("{what}");

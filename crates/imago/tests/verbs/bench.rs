@@ -33,7 +33,7 @@ fn every_benchmark_is_listed() {
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_copies = ["copy", "replay", "verify", "reshard"];
     let of_placement = ["chain-fetch", "placement", "flows", "flows-real"];
-    let of_decisions = ["store", "adapt", "tune-schedule", "reuse"];
+    let of_decisions = ["store", "store-postgres", "adapt", "tune-schedule", "reuse"];
     let of_sophia =
         ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll", "sophia-redis"];
     let of_chains = ["chained-mr"];
@@ -247,6 +247,18 @@ fn the_store_is_measured_in_process_and_beside_redis() {
     for one in report["resp"].as_array().unwrap() {
         assert_figures(one, &["store_per_core_s", "redis_per_core_s", "ratio"]);
     }
+}
+
+#[test]
+fn the_stores_procedures_are_measured_beside_those_of_postgres() {
+    let Some(_) = imago_testbed::require(imago_testbed::find_postgres()) else { return };
+    let report = bench(&["run", "store-postgres", "--quick"]);
+    assert_figures(&report, &["ratio_per_core", "ratio_per_s"]);
+    for one in [&report["store"], &report["postgres"]] {
+        assert_figures(&one["txn_per_s"], &["median", "min", "max"]);
+        assert_figures(&one["txn_per_core_s"], &["median", "min", "max"]);
+    }
+    assert_eq!(report["pairs"].as_array().map(Vec::len), Some(2), "{report}");
 }
 
 #[test]

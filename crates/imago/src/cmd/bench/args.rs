@@ -43,6 +43,9 @@ pub enum Benchmark {
     /// The adaptive store: transactions for each second of processor time, beside Redis's own.
     #[command(after_help = QUICK)]
     Store(Stores),
+    /// Stored procedures of the adaptive store, beside PostgreSQL's, for each second of processor time.
+    #[command(after_help = QUICK)]
+    StorePostgres(Procedures),
     /// A store that chooses its own design, beside fixed designs, and beside itself left alone.
     #[command(after_help = QUICK)]
     Adapt(super::adapting::Adapting),
@@ -106,6 +109,34 @@ impl Documents {
         let documents = if self.quick { 20_000 } else { self.documents };
         let runs = if self.quick { 2 } else { self.runs };
         Size { documents, size_bytes: self.size_bytes, runs }
+    }
+}
+
+/// Size of the comparison with PostgreSQL.
+#[derive(Debug, clap::Args)]
+pub struct Procedures {
+    /// Users, each with three rows of 100 bytes.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    pub users: u32,
+    /// Duration of each measurement.
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub seconds: u32,
+    /// Sessions, each with one transaction in progress.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=150))]
+    pub sessions: u32,
+    /// Runs of each measurement; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+    /// Only show that the benchmark works: 1,000 users, two runs of two seconds.
+    #[arg(long, conflicts_with_all = ["users", "seconds", "runs"])]
+    pub quick: bool,
+}
+
+impl Procedures {
+    pub fn size(&self) -> store::postgres::Size {
+        let Self { users, seconds, sessions, runs, quick } = *self;
+        let (users, seconds, runs) = if quick { (1_000, 2, 2) } else { (users, seconds, runs) };
+        store::postgres::Size { users, seconds, sessions, runs }
     }
 }
 
