@@ -6,17 +6,30 @@
 //! by their primary key, under REPEATABLE READ, which is snapshot isolation as the store's. The CPU time is that of the
 //! servers, with all their processes.
 //!
+//! Most of a server's CPU time for so short a transaction is that of its connections. So both are also measured without
+//! them, by as many sessions inside the server: the store's in its process, PostgreSQL's as procedures that call the
+//! function and COMMIT in a loop (under READ COMMITTED, because a procedure that fails to serialize would end).
+//!
+//! Each has the number of sessions at which it needs least CPU time for a transaction: the store more, since they share
+//! waits for the disk, PostgreSQL fewer, since each is a process.
+//!
 //! Invariant: a measurement counts only if the rows have every acknowledged increment afterwards.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use imago_load::store::transactions::{self, Benchmark, Options};
+use imago_store::engine::{self, LogOptions, Store};
+use imago_store::log::Sync;
+use imago_store::transaction::View;
 use imago_testbed::{Single, SingleSpec, find_postgres};
-use imago_workload::procedures::ycsb;
+use imago_workload::procedures::{Answer, Next, Procedure, ycsb};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 use serde::Serialize;
 
 use super::redis::{Absent, Server};
@@ -25,6 +38,13 @@ use crate::error::{Error, Result, process};
 use crate::process::{cpu_of_tree_s, cpu_s};
 use crate::statistics::Figure;
 
+/// Number of rows that one transaction writes while a store in this process is filled.
+const ROWS_AT_ONCE: usize = 500;
+/// Number of users whose rows one transaction reads.
+const USERS_AT_ONCE: u32 = 10_000;
+/// Number of transactions of one request, where PostgreSQL's sessions loop.
+const CALLS_AT_ONCE: u32 = 100;
+
 /// Size of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Size {
@@ -32,8 +52,10 @@ pub struct Size {
     pub users: u32,
     /// Duration of each measurement, in seconds.
     pub seconds: u32,
-    /// Number of sessions, each with one transaction in progress.
+    /// Number of the store's sessions, each with one transaction in progress.
     pub sessions: u32,
+    /// Number of PostgreSQL's sessions.
+    pub postgres_sessions: u32,
     /// Number of measurements of each; figures are medians.
     pub runs: u32,
 }
@@ -63,6 +85,12 @@ pub struct Report {
     pub pairs: Vec<f64>,
     /// The store's transactions per second, divided by PostgreSQL's.
     pub ratio_per_s: f64,
+    /// The store, by sessions in its process.
+    pub store_inside: Figures,
+    /// PostgreSQL, by sessions that loop in the server.
+    pub postgres_inside: Figures,
+    /// The same ratio of transactions per second of CPU time, by sessions inside the servers.
+    pub ratio_per_core_inside: f64,
 }
 
 /// One measurement.
@@ -102,15 +130,19 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
     });
     filled.map_err(|error| Error::Wrong(error.to_string()))?;
     let postgres = Postgres::start(size).await?;
+    let inside = Inside::start(size).await?;
     let (mut of_store, mut of_postgres) = (Vec::new(), Vec::new());
+    let (mut store_inside, mut postgres_inside) = (Vec::new(), Vec::new());
     for run in 0..size.runs {
         // In turns, so that a machine that becomes slower does not favour one of the two.
         for is_store in [run % 2 == 0, run % 2 == 1] {
             tokio::task::block_in_place(|| {
                 if is_store {
                     of_store.push(store.measure(run)?);
+                    store_inside.push(inside.measure(run)?);
                 } else {
-                    of_postgres.push(postgres.measure()?);
+                    of_postgres.push(postgres.measure(Way::Calls)?);
+                    postgres_inside.push(postgres.measure(Way::Loops)?);
                 }
                 Ok::<_, Error>(())
             })?;
@@ -119,6 +151,8 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
     let pair =
         |(store, postgres): (&Measured, &Measured)| store.txn_per_core_s / postgres.txn_per_core_s;
     let pairs: Vec<f64> = of_store.iter().zip(&of_postgres).map(pair).collect();
+    let pairs_inside = store_inside.iter().zip(&postgres_inside).map(pair);
+    let ratio_per_core_inside = Figure::of(pairs_inside).median;
     let (store, postgres) = (Figures::of(&of_store), Figures::of(&of_postgres));
     Ok(Report {
         header: Header::of("store-postgres", size),
@@ -127,6 +161,9 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
         ratio_per_core: Figure::of(pairs.iter().copied()).median,
         pairs,
         ratio_per_s: store.txn_per_s.median / postgres.txn_per_s.median,
+        store_inside: Figures::of(&store_inside),
+        postgres_inside: Figures::of(&postgres_inside),
+        ratio_per_core_inside,
     })
 }
 
@@ -174,12 +211,134 @@ impl Loaded {
     }
 }
 
+/// A store in this process that has the rows.
+struct Inside {
+    store: Arc<Store>,
+    drawing: Arc<ycsb::Drawing>,
+    size: Size,
+    _folder: tempfile::TempDir,
+}
+
+impl Inside {
+    async fn start(size: Size) -> Result<Self> {
+        let folder = tempfile::tempdir().map_err(process("make a folder"))?;
+        let log = LogOptions::Files {
+            folder: folder.path().to_owned(),
+            sync: Sync::Always,
+            segment_bytes: 256 << 20,
+        };
+        let store = Store::start(&engine::Options { sites: 1, log: Some(log) });
+        let store = store.map_err(|error| Error::Wrong(error.to_string()))?;
+        let parameters = ycsb::Parameters { users: size.users, scans: 0.0, exponent: 0.0 };
+        let mut session = store.session();
+        let mut rows = parameters.fill();
+        loop {
+            let some: Vec<_> = rows.by_ref().take(ROWS_AT_ONCE).collect();
+            if some.is_empty() {
+                break;
+            }
+            let some: Vec<_> =
+                some.into_iter().map(|(name, value)| (transactions::key(&name), value)).collect();
+            let writes = some.iter().map(|(key, _)| key.clone()).collect();
+            let put = move |view: &mut View<'_>| {
+                for (key, value) in &some {
+                    view.put(key, value.clone().into())?;
+                }
+                Ok(Vec::new())
+            };
+            let done = session.run(Vec::new(), writes, Box::new(put)).await;
+            done.map_err(|abort| Error::Wrong(abort.to_string()))?;
+        }
+        let drawing = Arc::new(parameters.drawing());
+        Ok(Self { store: Arc::new(store), drawing, size, _folder: folder })
+    }
+
+    /// Runs the sessions on a thread of their own, whose CPU time counts as the store's.
+    fn measure(&self, run: u32) -> Result<Measured> {
+        let own = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let own = own.map_err(process("start a thread"))?;
+        let cpu = || cpu_s(std::process::id()).unwrap_or_default();
+        let counts_before = own.block_on(self.counts())?;
+        let (cpu_before, began) = (cpu(), Instant::now());
+        let until = began + Duration::from_secs(self.size.seconds.into());
+        let done = std::thread::scope(|scope| {
+            let sessions = || {
+                own.block_on(async {
+                    let session = |number| self.session(u64::from(run) << 32 | number, until);
+                    let all = (0..u64::from(self.size.sessions)).map(session);
+                    futures_util::future::join_all(all).await
+                })
+            };
+            scope.spawn(sessions).join().expect("sessions end")
+        });
+        let (took_s, used_s) = (began.elapsed().as_secs_f64(), (cpu() - cpu_before).max(0.01));
+        let done: u64 = done.into_iter().sum::<Result<u64>>()?;
+        if own.block_on(self.counts())? - counts_before != done {
+            return Err(Error::Wrong("the store's rows lack increments".into()));
+        }
+        Ok(Measured { txn_per_s: done as f64 / took_s, txn_per_core_s: done as f64 / used_s })
+    }
+
+    /// Returns the sum of the counts of all users.
+    async fn counts(&self) -> Result<u64> {
+        let mut session = self.store.session();
+        let mut sum = 0;
+        for user in (0..self.size.users).step_by(USERS_AT_ONCE as usize) {
+            let users = USERS_AT_ONCE.min(self.size.users - user);
+            let scan = Procedure::Ycsb(ycsb::Transaction::Scan { user, users }).next(&[]);
+            let Next::Run(declared) = scan else { continue };
+            let (reads, _) = transactions::declared(&declared);
+            let range = reads[0].clone();
+            let count = move |view: &mut View<'_>| {
+                let rows = view.range(&range, usize::MAX)?;
+                let counts = rows.iter().map(|(_, row)| ycsb::count(&row.value).unwrap_or(0));
+                // The three rows of a user have the same count.
+                Ok((counts.sum::<u64>() / 3).to_be_bytes().to_vec())
+            };
+            let counted = session.run(reads, Vec::new(), Box::new(count)).await;
+            let counted = counted.map_err(|abort| Error::Wrong(abort.to_string()))?;
+            sum += counted
+                .answer
+                .to_bytes()
+                .first_chunk()
+                .map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        }
+        Ok(sum)
+    }
+
+    async fn session(&self, seed: u64, until: Instant) -> Result<u64> {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut session = self.store.session();
+        let mut done = 0;
+        while Instant::now() < until {
+            let mut procedure = Procedure::Ycsb(self.drawing.draw(&mut rng));
+            let Next::Run(declared) = procedure.next(&[]) else { continue };
+            let (reads, writes) = transactions::declared(&declared);
+            let ran = session.run(reads, writes, transactions::in_process(procedure)).await;
+            let ran = ran.map_err(|abort| Error::Wrong(abort.to_string()))?;
+            match Answer::from_bytes(&ran.answer.to_bytes()) {
+                Some(Answer::Done(_)) => done += 1,
+                other => return Err(Error::Wrong(format!("the store answered {other:?}"))),
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// The way in which sessions of PostgreSQL run the function.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Each call is a request of its own.
+    Calls,
+    /// A request is many calls, with a COMMIT after each.
+    Loops,
+}
+
 /// A PostgreSQL server that has the rows and the procedure.
 struct Postgres {
     server: Single,
     programs: PathBuf,
     size: Size,
-    script: tempfile::NamedTempFile,
 }
 
 /// The rows, as many as the store's, and the procedure.
@@ -196,6 +355,13 @@ fn schema(users: u32) -> String {
                  SELECT count INTO counted FROM ycsb WHERE account = which AND place = 0;
                  RETURN counted;
              END $$;
+         CREATE PROCEDURE count_many(many int) LANGUAGE plpgsql AS $$
+             BEGIN
+                 FOR n IN 1..many LOOP
+                     PERFORM count_up(floor(random() * {users})::int);
+                     COMMIT;
+                 END LOOP;
+             END $$;
          ALTER DATABASE postgres SET default_transaction_isolation = 'repeatable read';
          VACUUM ANALYZE ycsb;
          CHECKPOINT;"
@@ -208,12 +374,7 @@ impl Postgres {
         let programs = programs.parent().map(Path::to_owned).unwrap_or_default();
         let spec = SingleSpec { memory_mb: 512, ..SingleSpec::postgres("compared") };
         let server = Single::start(spec).await?;
-        let doing = || "write the script of pgbench";
-        let mut script = tempfile::NamedTempFile::new().map_err(process(doing()))?;
-        let users = size.users - 1;
-        writeln!(script, "\\set which random(0, {users})\nSELECT count_up(:which);")
-            .map_err(process(doing()))?;
-        let postgres = Self { server, programs, size, script };
+        let postgres = Self { server, programs, size };
         tokio::task::block_in_place(|| postgres.ask(&schema(size.users)))?;
         Ok(postgres)
     }
@@ -241,27 +402,46 @@ impl Postgres {
         said.trim().parse().map_err(|_| Error::Wrong(format!("PostgreSQL counts {said:?}")))
     }
 
-    fn measure(&self) -> Result<Measured> {
-        let Size { sessions, seconds, .. } = self.size;
+    fn measure(&self, way: Way) -> Result<Measured> {
+        let Size { postgres_sessions, seconds, users, .. } = self.size;
+        let (text, protocol, options) = match way {
+            Way::Calls => {
+                let text =
+                    format!("\\set which random(0, {})\nSELECT count_up(:which);\n", users - 1);
+                (text, "prepared", "")
+            }
+            Way::Loops => {
+                let text = format!("CALL count_many({CALLS_AT_ONCE});\n");
+                (text, "simple", "-c default_transaction_isolation=read\\ committed")
+            }
+        };
+        let doing = || "write the script of pgbench";
+        let mut script = tempfile::NamedTempFile::new().map_err(process(doing()))?;
+        script.write_all(text.as_bytes()).map_err(process(doing()))?;
         let pid = self.server.node().process.map(|process| process.pid);
         let pid = pid.ok_or_else(|| Error::Wrong("PostgreSQL has ended".into()))?;
         let counts_before = self.counts()?;
         let cpu_before = cpu_of_tree_s(pid);
         let mut command = self.command("pgbench");
-        command.args(["-n", "-M", "prepared", "--max-tries", "1000", "-j", "2"]);
-        command.args(["-c", &sessions.to_string(), "-T", &seconds.to_string(), "-f"]);
-        let said = ended("pgbench", command.arg(self.script.path()))?;
+        command.args(["-n", "-M", protocol, "--max-tries", "1000", "-j", "2"]);
+        command.env("PGOPTIONS", options);
+        command.args(["-c", &postgres_sessions.to_string(), "-T", &seconds.to_string(), "-f"]);
+        let said = ended("pgbench", command.arg(script.path()))?;
         let used_s = (cpu_of_tree_s(pid) - cpu_before).max(0.01);
         let figure = |name: &str| {
             let line = said.lines().find_map(|line| line.strip_prefix(name));
             let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
             number.ok_or_else(|| Error::Wrong(format!("pgbench says no `{name}`: {said}")))
         };
-        let done = figure("number of transactions actually processed: ")?;
+        let calls = match way {
+            Way::Calls => 1.0,
+            Way::Loops => f64::from(CALLS_AT_ONCE),
+        };
+        let done = calls * figure("number of transactions actually processed: ")?;
         if self.counts()? - counts_before != 3 * done as u64 {
             return Err(Error::Wrong("PostgreSQL's rows lack increments".into()));
         }
-        Ok(Measured { txn_per_s: figure("tps = ")?, txn_per_core_s: done / used_s })
+        Ok(Measured { txn_per_s: calls * figure("tps = ")?, txn_per_core_s: done / used_s })
     }
 }
 

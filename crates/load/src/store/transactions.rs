@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use imago_workload::procedures::{Procedure, smallbank, tpcc, twitter, ycsb};
 use rand::rngs::StdRng;
 
-pub use registered::register;
+pub use registered::{declared, in_process, key, register};
 pub use report::{OfKind, Report};
 use rows::Connection;
 use session::Session;

@@ -61,6 +61,12 @@ fn row(count: u64) -> Row {
     (count, "x".repeat(FILLER_BYTES))
 }
 
+/// Returns the number of increments of a row with this value; `None` if the value is none of a row's.
+#[must_use]
+pub fn count(value: &[u8]) -> Option<u64> {
+    decode::<Row>(value).map(|(count, _)| count)
+}
+
 /// A generator of transactions.
 pub struct Drawing {
     parameters: Parameters,

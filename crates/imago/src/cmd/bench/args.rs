@@ -121,9 +121,12 @@ pub struct Procedures {
     /// Duration of each measurement.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub seconds: u32,
-    /// Sessions, each with one transaction in progress.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=150))]
+    /// Sessions of the store, each with one transaction in progress.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub sessions: u32,
+    /// Sessions of PostgreSQL.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=150))]
+    pub postgres_sessions: u32,
     /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
@@ -134,9 +137,9 @@ pub struct Procedures {
 
 impl Procedures {
     pub fn size(&self) -> store::postgres::Size {
-        let Self { users, seconds, sessions, runs, quick } = *self;
+        let Self { users, seconds, sessions, postgres_sessions, runs, quick } = *self;
         let (users, seconds, runs) = if quick { (1_000, 2, 2) } else { (users, seconds, runs) };
-        store::postgres::Size { users, seconds, sessions, runs }
+        store::postgres::Size { users, seconds, sessions, postgres_sessions, runs }
     }
 }
 

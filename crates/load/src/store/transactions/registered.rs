@@ -1,9 +1,10 @@
-//! The procedure that a store's processes register, so that loads can run transactions at its sites.
+//! The procedure that a store's processes register, so that loads can run transactions at its sites; and the same
+//! transactions for a store in this process.
 
-use imago_store::key::{Key, Table};
+use imago_store::key::{Key, KeyRange, Table};
 use imago_store::resp::Procedures;
-use imago_store::transaction::{Abort, View};
-use imago_workload::procedures::{Procedure, Rows, Value};
+use imago_store::transaction::{self, Abort, View};
+use imago_workload::procedures::{Answer, Declared, Procedure, Rows, Value};
 
 /// Name of the procedure.
 pub(super) const NAME: &str = "workload";
@@ -13,7 +14,9 @@ const TABLE: Table = Table(0);
 /// The rows of a transaction at a site.
 struct AtSite<'a, 'v>(&'a mut View<'v>);
 
-fn key(name: &str) -> Key {
+/// Returns the store's key of a row.
+#[must_use]
+pub fn key(name: &str) -> Key {
     Key::new(TABLE, name.as_bytes())
 }
 
@@ -44,4 +47,25 @@ pub fn register(procedures: &mut Procedures) {
         let procedure = Procedure::from_bytes(encoded).ok_or_else(refused)?;
         Ok(procedure.run(&mut AtSite(view))?.to_bytes())
     });
+}
+
+/// Returns the ranges that a transaction reads and the keys that it writes, as a store in this process needs them.
+#[must_use]
+pub fn declared(declared: &Declared) -> (Vec<KeyRange>, Vec<Key>) {
+    let adjacent = declared
+        .ranges
+        .iter()
+        .map(|range| KeyRange { start: key(&range.start), end: Some(key(&range.end)) });
+    let single = declared.reads.iter().map(|name| KeyRange::only(&key(name)));
+    let writes = declared.writes.iter().map(|name| key(name));
+    (adjacent.chain(single).collect(), writes.collect())
+}
+
+/// Returns a transaction for a store in this process; its reply is an encoded answer ([`Answer::from_bytes`]).
+#[must_use]
+pub fn in_process(procedure: Procedure) -> Box<dyn transaction::Procedure> {
+    Box::new(move |view: &mut View<'_>| {
+        let answer: Answer = procedure.run(&mut AtSite(view))?;
+        Ok(answer.to_bytes())
+    })
 }
