@@ -13,8 +13,7 @@ pub struct Args {
 }
 
 /// Returns the failure that says where the benchmarks are.
-pub fn run(args: Args) -> Result<(), Failure> {
-    drop(args.arguments);
+pub fn run(Args { arguments: _ }: Args) -> Result<(), Failure> {
     let message = "this program was built without its benchmarks";
     Err(Failure::new(Exit::Precondition, "without_bench", message)
         .help("`make build` in a checkout of Imago builds a program that has them, `target/release/imago`"))

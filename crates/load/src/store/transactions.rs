@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use imago_workload::procedures::{Procedure, smallbank, tpcc, twitter, ycsb};
 use rand::rngs::StdRng;
@@ -31,7 +31,7 @@ use session::Session;
 
 /// Number of rows that one command writes while the store is filled.
 const FILLED_AT_ONCE: usize = 500;
-/// Maximum number of sessions, which have ten bits in the unique numbers of transactions.
+/// Maximum number of sessions.
 pub const SESSIONS_MAX: u32 = 1_000;
 
 /// A benchmark with its parameters.
@@ -47,6 +47,22 @@ pub enum Benchmark {
 /// A failure of a load as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
+    /// No store accepts connections at the address.
+    #[error("the store at {address} cannot be reached: {source}")]
+    Unreachable {
+        /// Address of the store.
+        address: SocketAddr,
+        /// The failure.
+        source: redis::RedisError,
+    },
+    /// The store asks for another password, or for one.
+    #[error("the store at {address} does not admit this client: {source}")]
+    Password {
+        /// Address of the store.
+        address: SocketAddr,
+        /// The store's reply.
+        source: redis::RedisError,
+    },
     /// The store failed while it was filled or read.
     #[error("the store at {address} failed: {source}")]
     Store {
@@ -174,7 +190,7 @@ pub fn fill(
     options: &Options,
     mut filled: impl FnMut(u64),
 ) -> Result<u64, LoadError> {
-    let failed = |source| LoadError::Store { address: options.address, source };
+    let failed = |source| failed(options, source);
     let mut connection = Connection::open(options).map_err(failed)?;
     if !connection.is_empty().map_err(failed)? {
         return Err(LoadError::NotEmpty(options.address));
@@ -197,11 +213,27 @@ pub fn fill(
     }
 }
 
+/// Returns the failure of the load for an error of the store or of a connection to it.
+fn failed(options: &Options, source: redis::RedisError) -> LoadError {
+    let address = options.address;
+    match source.code() {
+        Some("NOAUTH" | "WRONGPASS") => LoadError::Password { address, source },
+        _ if source.kind() == redis::ErrorKind::AuthenticationFailed => {
+            LoadError::Password { address, source }
+        }
+        _ if source.is_connection_refusal() || source.is_timeout() => {
+            LoadError::Unreachable { address, source }
+        }
+        _ => LoadError::Store { address, source },
+    }
+}
+
 /// State shared by the sessions of a load.
 struct Shared<'a> {
     options: &'a Options,
     began: Instant,
-    /// The unique numbers of this load's transactions have these bits in common.
+    /// Random number from which the unique numbers of this load's transactions are counted, so that those of two loads
+    /// differ.
     unique_base: u64,
     done: AtomicU64,
     is_over: AtomicBool,
@@ -223,20 +255,21 @@ pub fn run(
     cancel: &AtomicBool,
     mut see: impl FnMut(u64, u64),
 ) -> Result<Report, LoadError> {
-    let failed = |source| LoadError::Store { address: options.address, source };
+    let failed = |source| failed(options, source);
+    Connection::open(options).map_err(failed)?;
     let mut check = Check::of(benchmark);
     if let Check::SmallBank(money) = &mut check {
         // A load before this one may have changed the sum.
         let mut opening = smallbank::Check::default();
         let row = |key: &str, value: &[u8]| _ = opening.row(key, value);
-        Connection::open(options).map_err(failed)?.read_all(row).map_err(failed)?;
+        rows::read_all(options, row).map_err(failed)?;
         money.begin_after(&opening);
     }
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let shared = Shared {
         options,
         began: Instant::now(),
-        unique_base: (since.as_secs() & 0x0FFF_FFFF) << 36,
+        // The clock would not do: two loads may begin at the same time.
+        unique_base: rand::random(),
         done: AtomicU64::new(0),
         is_over: AtomicBool::new(false),
         cancel,
@@ -244,7 +277,9 @@ pub fn run(
     };
     let reports = thread::scope(|scope| {
         let mut sessions = Vec::new();
-        for number in 0..options.sessions.min(SESSIONS_MAX) {
+        // A load without a duration only checks the rows.
+        let many = if options.lasts.is_zero() { 0 } else { options.sessions.min(SESSIONS_MAX) };
+        for number in 0..many {
             let mut session = Session::new(number, Drawing::of(benchmark), &shared);
             let named = thread::Builder::new().name(format!("session {number}"));
             match named.spawn_scoped(scope, move || session.run()) {
@@ -273,7 +308,7 @@ pub fn run(
     let mut check = shared.check.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut foreign = Vec::new();
     let row = |key: &str, value: &[u8]| foreign.extend(check.row(key, value).err());
-    let rows = rows::read_all_patiently(options, row).map_err(failed)?;
+    let rows = rows::read_all(options, row).map_err(failed)?;
     let mut report = Report::of(reports, options.sessions, lasted, rows);
     report.contradictions.extend(foreign);
     report.contradictions.extend(check.contradictions(benchmark));

@@ -232,6 +232,12 @@ async fn run(benchmark: Benchmark, common: Common, context: &Context) -> Result<
         Err(error) => return Err(Failure::from_error(Exit::Failed, "load", &error)),
     };
     context.output.result(&report, summary)?;
+    let is_idle = report.kinds.values().all(|kind| kind.done + kind.rolled_back == 0);
+    if let Some(error) = report.last_error.as_ref().filter(|_| is_idle) {
+        let what = format!("no transaction was done; the last error: {error}");
+        return Err(Failure::new(Exit::Failed, "load", what)
+            .help("see to the store, and that it is of the same version as this program"));
+    }
     if report.contradictions.is_empty() {
         return Ok(());
     }
@@ -247,6 +253,12 @@ fn failure(error: &LoadError) -> Failure {
     match error {
         LoadError::NotEmpty(_) => Failure::from_error(Exit::Precondition, "not_empty", error)
             .help("start an empty store, or give --preloaded if it has the rows of this benchmark"),
+        LoadError::Unreachable { .. } => {
+            Failure::from_error(Exit::Precondition, "unreachable", error)
+                .help("start one with `imago store serve`, or name its address with --store")
+        }
+        LoadError::Password { .. } => Failure::from_error(Exit::Precondition, "password", error)
+            .help("name the file of its password with --password-file"),
         LoadError::Store { .. } => Failure::from_error(Exit::Failed, "load", error)
             .help("see to the store, then run the load again, with --preloaded if it was filled"),
         LoadError::Thread(_) => Failure::from_error(Exit::Failed, "load", error),

@@ -56,6 +56,8 @@ impl Load {
 fn fill(benchmark: &[&str], served: &Served) {
     let output = command(benchmark, served, &["--duration", "0s"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["kinds"], json!({}), "a load without a duration only checks: {report}");
 }
 
 fn done(report: &Value, field: &str) -> u64 {
@@ -173,6 +175,13 @@ fn a_store_that_lost_a_row_contradicts_and_one_with_rows_is_not_filled() {
     assert_eq!(again.status.code(), Some(4), "{again:?}");
     assert!(String::from_utf8_lossy(&again.stderr).contains("--preloaded"), "{again:?}");
 
+    // Of the same seed, and begun in the same second: their payments are other ones.
+    for _ in 0..3 {
+        let more = ["--preloaded", "--duration", "200ms"];
+        let brief = command(&TPCC, &served, &more).output().unwrap();
+        assert!(brief.status.success(), "{brief:?}");
+    }
+
     assert_eq!(ask(served.listen, "DEL l0002070000001 l000207000000101"), ":1");
     let broken = command(&TPCC, &served, &["--duration", "0s", "--preloaded"]).output().unwrap();
     assert_eq!(broken.status.code(), Some(3), "{broken:?}");
@@ -183,4 +192,27 @@ fn a_store_that_lost_a_row_contradicts_and_one_with_rows_is_not_filled() {
     let other =
         command(&SMALLBANK, &served, &["--duration", "0s", "--preloaded"]).output().unwrap();
     assert_eq!(other.status.code(), Some(3), "{other:?}");
+}
+
+#[test]
+fn a_store_that_is_not_there_or_wants_a_password_is_an_unmet_precondition() {
+    let away = imago(&["load", "ycsb", "--store", &anywhere().to_string()]).output().unwrap();
+    let said = String::from_utf8_lossy(&away.stderr).into_owned();
+    assert_eq!((away.status.code(), said.contains("imago store serve")), (Some(4), true), "{said}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "correct horse battery staple\n").unwrap();
+    let more = ["--sync", "5", "--password-file", file.to_str().unwrap()];
+    let served = Served::start_with(folder.path(), 1, anywhere(), anywhere(), &more);
+    let benchmark = ["ycsb", "--users", "400"];
+    let locked = command(&benchmark, &served, &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&locked.stderr).into_owned();
+    assert_eq!((locked.status.code(), said.contains("--password-file")), (Some(4), true), "{said}");
+    let more = ["--password-file", file.to_str().unwrap(), "--rate", "200", "--duration", "2s"];
+    let admitted = command(&benchmark, &served, &more).output().unwrap();
+    assert!(admitted.status.success(), "{admitted:?}");
+    let report: Value = serde_json::from_slice(&admitted.stdout).unwrap();
+    let at_a_rate = report["throughput_s"].as_f64().unwrap();
+    assert!((100.0..205.0).contains(&at_a_rate), "{report}");
 }

@@ -13,9 +13,9 @@ use crate::store::client::{connect_with, outcome};
 
 /// Number of rows that one command of a scan reads.
 const READ_AT_ONCE: usize = 1_000;
-/// Maximum time for which reading all rows after a load is retried, while the store recovers.
+/// Maximum time for which reading a part of the rows is retried, while the store recovers.
 const READ_WAIT: Duration = Duration::from_secs(60);
-/// Delay before a failed attempt to read all rows is repeated.
+/// Delay before a failed attempt to read a part of the rows is repeated.
 const AGAIN_WAIT: Duration = Duration::from_millis(200);
 
 /// A failed request, by what is known of its outcome.
@@ -63,22 +63,6 @@ impl Connection {
         redis::cmd("MSET").arg(rows).query(&mut self.0)
     }
 
-    /// Reads all rows of the store, a part at a time, and returns their number.
-    pub fn read_all(&mut self, mut row: impl FnMut(&str, &[u8])) -> Result<u64, RedisError> {
-        let (mut from, mut all) = (Vec::new(), 0);
-        loop {
-            let (next, rows) = self.step(&from, READ_AT_ONCE)?;
-            for (key, value) in &rows {
-                row(&String::from_utf8_lossy(key), value);
-            }
-            all += rows.len() as u64;
-            match next {
-                Some(next) => from = next,
-                None => return Ok(all),
-            }
-        }
-    }
-
     fn step(&mut self, from: &[u8], count: usize) -> Result<Step, RedisError> {
         let mut command = redis::cmd("IMAGO.RANGE");
         let reply: Reply = command.arg(from).arg("").arg("COUNT").arg(count).query(&mut self.0)?;
@@ -89,23 +73,39 @@ impl Connection {
 /// A part of a scan: the key at which it continues, if any, and rows as key and value.
 type Step = (Option<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
 
-/// Reads all rows of the store, by a new connection after each failure. `row` gets each row once.
-pub(super) fn read_all_patiently(
+/// Reads all rows of the store, a part at a time, and returns their number. A part that fails is read again, by a new
+/// connection; `row` gets each row once.
+pub(super) fn read_all(
     options: &Options,
     mut row: impl FnMut(&str, &[u8]),
 ) -> Result<u64, RedisError> {
-    let until = Instant::now() + READ_WAIT;
+    let (mut from, mut all) = (Vec::new(), 0);
+    let mut connection = None;
+    let mut until = Instant::now() + READ_WAIT;
     loop {
-        let mut rows = Vec::new();
-        let take = |key: &str, value: &[u8]| rows.push((key.to_owned(), value.to_vec()));
-        match Connection::open(options).and_then(|mut connection| connection.read_all(take)) {
-            Ok(all) => {
-                rows.iter().for_each(|(key, value)| row(key, value));
-                return Ok(all);
+        let read = match connection.take() {
+            Some(connection) => Ok(connection),
+            None => Connection::open(options),
+        };
+        let read = read.and_then(|mut open| Ok((open.step(&from, READ_AT_ONCE)?, open)));
+        let ((next, rows), open) = match read {
+            Ok(read) => read,
+            Err(_) if Instant::now() < until => {
+                thread::sleep(AGAIN_WAIT);
+                continue;
             }
-            Err(_) if Instant::now() < until => thread::sleep(AGAIN_WAIT),
             Err(error) => return Err(error),
+        };
+        for (key, value) in &rows {
+            row(&String::from_utf8_lossy(key), value);
         }
+        all += rows.len() as u64;
+        match next {
+            Some(next) => from = next,
+            None => return Ok(all),
+        }
+        connection = Some(open);
+        until = Instant::now() + READ_WAIT;
     }
 }
 

@@ -49,13 +49,22 @@ impl<'a> Session<'a> {
     pub fn run(&mut self) -> SessionReport {
         for count in 0_u64.. {
             let Some(due) = self.wait(count) else { break };
-            let unique =
-                self.shared.unique_base | u64::from(self.number) << 26 | (count + 1) & 0x03FF_FFFF;
+            let unique = self.unique(count);
             let mut procedure = self.drawing.draw(&mut self.rng, unique);
             let end = self.transact(&mut procedure);
             self.record(&procedure, end, due.elapsed());
         }
         std::mem::take(&mut self.report)
+    }
+
+    /// Returns the unique number of the session's transaction with this number. A session has room for 2⁴⁰ of them
+    /// before the numbers of the next session.
+    fn unique(&self, count: u64) -> u64 {
+        self.shared
+            .unique_base
+            .wrapping_add(u64::from(self.number) << 40)
+            .wrapping_add(count)
+            .max(1)
     }
 
     fn is_over(&self) -> bool {
