@@ -70,14 +70,14 @@ tidy: setup # the layout rules of CONTRIBUTING.md
 check: lint tidy ## formatting, clippy without a warning, layout rules
 
 # One path through each verb on real servers, by parts of the names of tests.
-QUICK = cli:: demo:: reshard_plan:: job::jobs_are_listed load::an_undisturbed testbed::a_cluster_stands \
-	cutover::forward::the_block_stays cutover::refused::documents_that_differ \
-	faults::steering::a_cancelled faults::kills::a_copy_that_was_asked \
-	reshard::plain::a_collection_gets store::tools:: bench::a_verification
+QUICK = cli:: demo::a_store_changes reshard_plan:: job::jobs_are_listed load::an_undisturbed \
+	testbed::a_cluster_stands cutover::forward::the_block_stays faults::steering::a_cancelled \
+	reshard::plain::a_collection_gets store::tools:: store::transactions::smallbank_has bench::a_verification
 
 # Searches of all states, and simulations that take seconds: `make test` has them.
 SLOW = exhaustive:: site::tests:: store::tests:: adapt::tests:: sophia:: provision::reuse:: surrogate:: \
-	against_simulator damage_anywhere outlives_crashes differential:: memory_is_bounded rows::tests::
+	against_simulator damage_anywhere outlives_crashes differential:: memory_is_bounded rows::tests:: kafka::tests:: \
+	engine::tests::apart:: procedures::tests::
 
 quick: setup ## after a change: clippy, layout rules, the quick unit tests, and one path through each verb on real servers
 	$(TEST) --locked --workspace --lib --bins --test tidy --test copy_model --test verbs --no-run

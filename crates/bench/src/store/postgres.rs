@@ -124,13 +124,13 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
         Absent::Failed(error) => error,
     })?;
     let parameters = ycsb::Parameters { users: size.users, scans: 0.0, exponent: 0.0 };
-    let store = Loaded { benchmark: Benchmark::Ycsb(parameters), server, size };
+    let store = StoreServer { benchmark: Benchmark::Ycsb(parameters), server, size };
     let filled = tokio::task::block_in_place(|| {
         transactions::fill(&store.benchmark, &store.options(0), |_| {})
     });
     filled.map_err(|error| Error::Wrong(error.to_string()))?;
     let postgres = Postgres::start(size).await?;
-    let inside = Inside::start(size).await?;
+    let inside = InProcess::start(size).await?;
     let (mut of_store, mut of_postgres) = (Vec::new(), Vec::new());
     let (mut store_inside, mut postgres_inside) = (Vec::new(), Vec::new());
     for run in 0..size.runs {
@@ -141,8 +141,8 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
                     of_store.push(store.measure(run)?);
                     store_inside.push(inside.measure(run)?);
                 } else {
-                    of_postgres.push(postgres.measure(Way::Calls)?);
-                    postgres_inside.push(postgres.measure(Way::Loops)?);
+                    of_postgres.push(postgres.measure(Mode::Calls)?);
+                    postgres_inside.push(postgres.measure(Mode::Loops)?);
                 }
                 Ok::<_, Error>(())
             })?;
@@ -168,13 +168,13 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
 }
 
 /// A store that has the rows.
-struct Loaded {
+struct StoreServer {
     benchmark: Benchmark,
     server: Server,
     size: Size,
 }
 
-impl Loaded {
+impl StoreServer {
     fn options(&self, run: u32) -> Options {
         Options {
             address: ([127, 0, 0, 1], self.server.port).into(),
@@ -212,14 +212,14 @@ impl Loaded {
 }
 
 /// A store in this process that has the rows.
-struct Inside {
+struct InProcess {
     store: Arc<Store>,
     drawing: Arc<ycsb::Drawing>,
     size: Size,
     _folder: tempfile::TempDir,
 }
 
-impl Inside {
+impl InProcess {
     async fn start(size: Size) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(process("make a folder"))?;
         let log = LogOptions::Files {
@@ -325,9 +325,9 @@ impl Inside {
     }
 }
 
-/// The way in which sessions of PostgreSQL run the function.
+/// How sessions of PostgreSQL call the function.
 #[derive(Clone, Copy)]
-enum Way {
+enum Mode {
     /// Each call is a request of its own.
     Calls,
     /// A request is many calls, with a COMMIT after each.
@@ -402,15 +402,15 @@ impl Postgres {
         said.trim().parse().map_err(|_| Error::Wrong(format!("PostgreSQL counts {said:?}")))
     }
 
-    fn measure(&self, way: Way) -> Result<Measured> {
+    fn measure(&self, mode: Mode) -> Result<Measured> {
         let Size { postgres_sessions, seconds, users, .. } = self.size;
-        let (text, protocol, options) = match way {
-            Way::Calls => {
+        let (text, protocol, options) = match mode {
+            Mode::Calls => {
                 let text =
                     format!("\\set which random(0, {})\nSELECT count_up(:which);\n", users - 1);
                 (text, "prepared", "")
             }
-            Way::Loops => {
+            Mode::Loops => {
                 let text = format!("CALL count_many({CALLS_AT_ONCE});\n");
                 (text, "simple", "-c default_transaction_isolation=read\\ committed")
             }
@@ -433,9 +433,9 @@ impl Postgres {
             let number = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
             number.ok_or_else(|| Error::Wrong(format!("pgbench says no `{name}`: {said}")))
         };
-        let calls = match way {
-            Way::Calls => 1.0,
-            Way::Loops => f64::from(CALLS_AT_ONCE),
+        let calls = match mode {
+            Mode::Calls => 1.0,
+            Mode::Loops => f64::from(CALLS_AT_ONCE),
         };
         let done = calls * figure("number of transactions actually processed: ")?;
         if self.counts()? - counts_before != 3 * done as u64 {
