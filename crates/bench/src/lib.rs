@@ -19,6 +19,7 @@ mod fill;
 pub mod flows;
 mod lag;
 pub mod migration;
+pub mod morphosys;
 pub mod morphus;
 mod operations;
 pub mod placement;
@@ -99,7 +100,7 @@ impl Machine {
 }
 
 /// Name of each benchmark, and a description of the measured work.
-pub const BENCHMARKS: [(&str, &str); 22] = [
+pub const BENCHMARKS: [(&str, &str); 23] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -117,6 +118,10 @@ pub const BENCHMARKS: [(&str, &str); 22] = [
     ("store", "the adaptive store's transactions, beside Redis's; its changes, memory, recovery"),
     ("store-postgres", "the adaptive store's stored procedures, beside PostgreSQL's, both on disk"),
     ("adapt", "a store that chooses its design, beside fixed designs and itself left alone"),
+    (
+        "morphosys-fig3",
+        "Fig. 3 of MorphoSys: YCSB on its design and on those of five other systems, in one engine",
+    ),
     (
         "tune-schedule",
         "deciding when a configuration changes, exactly, against the paper's genetic search",

@@ -74,6 +74,9 @@ pub enum Verdict {
     Void,
     /// The log entry is a change of the design that was impossible at its position: the design stays as it was.
     Refused(Impossible),
+    /// The log entry is the commit of a distributed transaction, and one of its participants' epochs is over: nothing
+    /// is written.
+    Aborted,
 }
 
 /// The reason why a change of the design is impossible.
@@ -227,6 +230,12 @@ impl Design {
         self.epochs.iter().filter(live).map(|(site, _)| *site)
     }
 
+    /// Returns true if the site is in this epoch, which has not ended.
+    #[must_use]
+    pub fn is_in_epoch(&self, site: Site, epoch: Epoch) -> bool {
+        self.epoch(site) == epoch && !self.is_fenced(site)
+    }
+
     /// Applies the next entry of the complete log, and returns its verdict.
     ///
     /// # Panics
@@ -294,7 +303,15 @@ impl Design {
         }
         match &entry.body {
             Body::Commit(writes) => {
-                writes.iter().for_each(|write| self.write(author.site, write, is_whole));
+                writes.iter().for_each(|write| self.write(&[author.site], write, is_whole));
+            }
+            Body::DistributedCommit(commit) => {
+                let is_over = |(site, epoch): &(Site, Epoch)| !self.is_in_epoch(*site, *epoch);
+                if commit.participants.iter().any(is_over) {
+                    return Verdict::Aborted;
+                }
+                let sites: Vec<Site> = commit.participants.iter().map(|(site, _)| *site).collect();
+                commit.writes.iter().for_each(|write| self.write(&sites, write, is_whole));
             }
             Body::Change(change) => {
                 let partition = self.partitions.get(&change.start);
@@ -313,10 +330,10 @@ impl Design {
         Verdict::Counts
     }
 
-    /// Advances the version of the partition that a commit of site `by` writes.
-    fn write(&mut self, by: Site, write: &Write, is_whole: bool) {
+    /// Advances the version of the partition that a commit writes, of which one of the sites `by` must be the master.
+    fn write(&mut self, by: &[Site], write: &Write, is_whole: bool) {
         let partition = self.partitions.get_mut(&write.start).expect("a partition begins there");
-        assert_eq!(partition.master, by, "a partition is written by its master");
+        assert!(by.contains(&partition.master), "a partition is written by its master");
         let is_next = partition.version + 1 == write.version;
         let is_later = !is_whole && partition.version < write.version;
         assert!(is_next || is_later, "each commit is the next version");

@@ -28,6 +28,7 @@ mod change;
 mod client;
 mod facts;
 mod layout;
+mod network;
 mod presence;
 mod recovery;
 mod remote;
@@ -75,6 +76,17 @@ pub struct Options {
     pub sites: u16,
     /// Location of the store's log; `None` for a store without one, whose data is lost when the process ends.
     pub log: Option<LogOptions>,
+}
+
+/// How a store executes transactions that no site can run alone, and at which distance its sites are: for comparisons
+/// of designs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Execution {
+    /// True if sessions' transactions are executed by two-phase commit where no site can run them; false if the design
+    /// is changed for them.
+    pub is_two_phase: bool,
+    /// Time that a message takes from a site to another one and back, which is simulated; 0 for no delay.
+    pub round_trip: Duration,
 }
 
 /// The error of a store that cannot start, or of a request that needs a site or a log that the store lacks.
@@ -143,7 +155,19 @@ impl Store {
         options: &Options,
         policy: Box<dyn DesignPolicy>,
     ) -> Result<Self, StoreError> {
-        let mut base = Base::start(options, policy, 0, None)?;
+        Self::start_as(options, policy, Execution::default())
+    }
+
+    /// Starts a store as [`Store::start_with`] does, with another way to execute transactions.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Store::start`].
+    pub fn start_as(
+        options: &Options,
+        policy: Box<dyn DesignPolicy>,
+        execution: Execution,
+    ) -> Result<Self, StoreError> {
+        let mut base = Base::start(options, policy, (0, None), execution)?;
         let sites = mem::take(&mut base.inboxes).into_iter();
         for (site, inbox) in (0..options.sites).map(Site).zip(sites) {
             let epoch = base.shared.epochs.next(base.image.design().epoch(site));

@@ -100,7 +100,7 @@ impl LogEntry {
     /// Returns true if the log entry may change the design: it is no commit.
     #[must_use]
     pub fn is_of_design(&self) -> bool {
-        !matches!(self.body, Body::Commit(_))
+        !matches!(self.body, Body::Commit(_) | Body::DistributedCommit(_))
     }
 
     /// Returns an upper bound of the log entry's encoded size in the log, in bytes.
@@ -116,6 +116,9 @@ impl LogEntry {
         };
         let body = match &self.body {
             Body::Commit(writes) => writes.iter().map(write).sum(),
+            Body::DistributedCommit(DistributedCommit { participants, writes, .. }) => {
+                participants.len() * AUTHOR + writes.iter().map(write).sum::<usize>()
+            }
             Body::Change(Change { start, operator: Operator::Split(at) }) => {
                 start.as_bytes().len() + at.as_bytes().len()
             }
@@ -152,7 +155,7 @@ pub struct Author {
     pub number: u64,
 }
 
-/// The content of a log entry.
+/// The content of a log entry. New variants are added at the end, so that older logs can be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
     /// The commit of a transaction: its writes, one element per written partition.
@@ -165,6 +168,21 @@ pub enum Body {
     /// The site in [`Author`] is declared dead: later log entries of its epoch are void, and other sites become
     /// masters of the partitions of which they have copies.
     Fence,
+    /// The commit of a transaction that was executed by two-phase commit.
+    DistributedCommit(DistributedCommit),
+}
+
+/// The commit of a transaction that several sites executed by two-phase commit. The author of the log entry is the
+/// transaction's coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DistributedCommit {
+    /// The number of the transaction among those that the coordinator has begun in its epoch.
+    pub number: u64,
+    /// The sites that hold locks for the transaction, each with the epoch in which it granted them. If one of these
+    /// epochs has ended at the position of the log entry, the transaction is aborted there.
+    pub participants: Vec<(Site, Epoch)>,
+    /// The transaction's writes, one element per written partition.
+    pub writes: Vec<Write>,
 }
 
 /// The writes of a transaction to one partition.

@@ -127,6 +127,28 @@ fn home_of(design: &Design, writes: &[Key]) -> Result<Option<Site>, Abort> {
     }
 }
 
+/// Returns the live site that masters most of the written partitions, and among those the one that has most of all
+/// partitions, where a mastered one counts twice.
+pub(crate) fn most_mastered(design: &Design, reads: &[KeyRange], writes: &[Key]) -> Site {
+    let written = || writes.iter().map(|key| design.of(key));
+    let read = || reads.iter().flat_map(|range| design.within(range));
+    let mut merits: BTreeMap<Site, (usize, usize)> = BTreeMap::new();
+    for partition in written() {
+        merits.entry(partition.master).or_default().0 += 1;
+    }
+    for partition in written().chain(read()) {
+        merits.entry(partition.master).or_default().1 += 2;
+        for site in &partition.replicas {
+            merits.entry(*site).or_default().1 += 1;
+        }
+    }
+    // Among equals the site with the least number wins, so that all callers choose the same.
+    let live = merits.iter().filter(|(site, _)| !design.is_fenced(**site));
+    let best = live.max_by_key(|(site, merit)| (**merit, std::cmp::Reverse(**site)));
+    let most = best.or_else(|| merits.iter().next()).map(|(site, _)| *site);
+    most.expect("every key has a master")
+}
+
 impl DesignPolicy for MostMastered {
     fn next_step(
         &self,
@@ -137,23 +159,7 @@ impl DesignPolicy for MostMastered {
     ) -> Step {
         let written = || writes.iter().map(|key| design.of(key));
         let read = || reads.iter().flat_map(|range| design.within(range));
-        // For each site: the number of written partitions that it masters; then the number of all partitions that it
-        // has, where a mastered one counts twice.
-        let mut merits: BTreeMap<Site, (usize, usize)> = BTreeMap::new();
-        for partition in written() {
-            merits.entry(partition.master).or_default().0 += 1;
-        }
-        for partition in written().chain(read()) {
-            merits.entry(partition.master).or_default().1 += 2;
-            for site in &partition.replicas {
-                merits.entry(*site).or_default().1 += 1;
-            }
-        }
-        // Among equals the site with the least number wins, so that all callers choose the same.
-        let live = merits.iter().filter(|(site, _)| !design.is_fenced(**site));
-        let best = live.max_by_key(|(site, merit)| (**merit, std::cmp::Reverse(**site)));
-        let most = || best.or_else(|| merits.iter().next()).map(|(site, _)| *site);
-        let home = home.or_else(most).expect("every key has a master");
+        let home = home.unwrap_or_else(|| most_mastered(design, reads, writes));
         let is_missing = written().chain(read()).find(|partition| !partition.is_at(home));
         if let Some(partition) = is_missing {
             return Step::InstallReplica(home, partition.range.start.clone());

@@ -52,6 +52,7 @@ mod run;
 mod stall;
 #[cfg(test)]
 mod tests;
+mod two_phase;
 mod undo;
 mod waiting;
 
@@ -59,6 +60,7 @@ use copy::Copy;
 pub use image::{Part, Snapshot};
 pub use install_replica::Message;
 use install_replica::{Installation, RowsRequest};
+use two_phase::TwoPhase;
 use undo::CommitUndo;
 pub(crate) use waiting::ResumedTransaction;
 use waiting::{Held, Waiting, Want};
@@ -194,6 +196,8 @@ pub struct Core {
     resumed: Vec<ResumedTransaction>,
     /// The rows before each commit that has not come back from the log yet, in the order of the commits.
     undo: VecDeque<CommitUndo>,
+    /// Distributed transactions that have locks here, or that this site coordinates.
+    two_phase: TwoPhase,
     /// Log entries of this site that other sites in the process may still read.
     unreleased_entries: VecDeque<Arc<[LogEntry]>>,
     /// Deliberate faults, which tests inject to check that they detect them.
@@ -249,6 +253,7 @@ impl Core {
             last_conflict: None,
             resumed: Vec::new(),
             undo: VecDeque::new(),
+            two_phase: TwoPhase::default(),
             unreleased_entries: VecDeque::new(),
             #[cfg(test)]
             broken: tests::Broken::default(),
@@ -312,6 +317,10 @@ impl Core {
             Input::Said(from, message) => self.hear(from, message),
             Input::Tick(now_ms) => self.tick(now_ms),
             Input::Stalled(is_stalled) => self.stall(is_stalled),
+        }
+        // Each turn ends a distributed transaction.
+        while self.two_phase.take_retry() {
+            self.attempt_all();
         }
         mem::take(&mut self.outputs)
     }
@@ -434,6 +443,15 @@ impl Core {
                 self.say(Output::Reroute(waiting.ticket, transaction))
             }
             Want::Change(_) => self.refuse(waiting.ticket, Abort::Elsewhere),
+            Want::Locks(request) => self.deny_locks(&request),
+        }
+    }
+
+    /// Ends a request that is not to begin: answers it with the error `abort`, or denies locks.
+    fn turn_down(&mut self, waiting: Waiting, abort: Abort) {
+        match waiting.what {
+            Want::Locks(request) => self.deny_locks(&request),
+            Want::Transaction(_) | Want::Change(_) => self.refuse(waiting.ticket, abort),
         }
     }
 
@@ -460,6 +478,7 @@ impl Core {
         self.queued.clear();
         self.ahead.clear();
         self.rows_requests.clear();
+        self.end_two_phase();
         let held = mem::take(&mut self.answers).into_iter().map(|held| held.ticket);
         let installations = mem::take(&mut self.installations).into_values();
         let adopting = installations.filter_map(|adoption| adoption.ticket);
@@ -482,9 +501,10 @@ impl Core {
         let (late, waiting): (VecDeque<_>, _) = waiting.partition(|one| one.until_ms <= now_ms);
         self.waiting = waiting;
         for one in late {
-            self.refuse(one.ticket, Abort::Late);
+            self.turn_down(one, Abort::Late);
         }
         self.remind();
+        self.tick_two_phase();
         self.attempt_all();
     }
 }

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::design::{Design, Verdict};
 use crate::key::Key;
-use crate::record::{Body, Epoch, LogEntry, Position, Site, Write};
+use crate::record::{Body, DistributedCommit, Epoch, LogEntry, Position, Site, Write};
 
 #[cfg(test)]
 mod tests;
@@ -186,6 +186,18 @@ impl Subscription {
                 (count > 0).then(|| {
                     let body = Body::Commit(writes.cloned().collect());
                     Cow::Owned(LogEntry { by: entry.by, body })
+                })
+            }
+            Body::DistributedCommit(commit) if self.is_partial => {
+                let writes = commit.writes.iter().filter(|write| self.is_for_site(write));
+                let writes: Vec<_> = writes.cloned().collect();
+                // A participant that only read holds locks until it sees the commit.
+                let is_participant = commit.participants.iter().any(|(site, _)| *site == self.site);
+                (is_participant || !writes.is_empty()).then(|| {
+                    let DistributedCommit { number, participants, .. } = commit;
+                    let (number, participants) = (*number, participants.clone());
+                    let commit = DistributedCommit { number, participants, writes };
+                    Cow::Owned(LogEntry { by: entry.by, body: Body::DistributedCommit(commit) })
                 })
             }
             _ => Some(Cow::Borrowed(entry)),

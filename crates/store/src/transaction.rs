@@ -31,6 +31,9 @@ pub struct Transaction {
     /// The router then runs the transaction where the rows that it reads are mastered, if one site masters all of
     /// them (MorphoSys, §4.3).
     pub at_masters: bool,
+    /// True if the transaction is executed by two-phase commit where its site cannot run it alone. Such a transaction
+    /// has no `client`.
+    pub is_distributed: bool,
     /// The output buffer to which the reply is charged; `None` if the client is not a connection with one.
     pub output: Option<Arc<OutputBuffer>>,
     /// The code of the transaction, which reads and writes the declared rows and returns the reply.

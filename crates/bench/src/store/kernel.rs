@@ -207,6 +207,7 @@ fn filling(keys: Vec<Key>) -> Transaction {
         session: Position::START,
         client,
         at_masters,
+        is_distributed: false,
         output: None,
         procedure,
     }
@@ -235,6 +236,7 @@ fn rmw3(dice: &mut StdRng, rows: &std::ops::Range<u64>) -> Transaction {
         session: Position::START,
         client,
         at_masters,
+        is_distributed: false,
         output: None,
         procedure,
     }

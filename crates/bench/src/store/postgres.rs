@@ -123,7 +123,12 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
         Absent::Missing(name) => Error::Wrong(format!("{name} is not there")),
         Absent::Failed(error) => error,
     })?;
-    let parameters = ycsb::Parameters { users: size.users, scans: 0.0, exponent: 0.0 };
+    let parameters = ycsb::Parameters {
+        users: size.users,
+        scans: 0.0,
+        exponent: 0.0,
+        ..ycsb::Parameters::default()
+    };
     let store = StoreServer { benchmark: Benchmark::Ycsb(parameters), server, size };
     let filled = tokio::task::block_in_place(|| {
         transactions::fill(&store.benchmark, &store.options(0), |_| {})
@@ -229,7 +234,12 @@ impl InProcess {
         };
         let store = Store::start(&engine::Options { sites: 1, log: Some(log) });
         let store = store.map_err(|error| Error::Wrong(error.to_string()))?;
-        let parameters = ycsb::Parameters { users: size.users, scans: 0.0, exponent: 0.0 };
+        let parameters = ycsb::Parameters {
+            users: size.users,
+            scans: 0.0,
+            exponent: 0.0,
+            ..ycsb::Parameters::default()
+        };
         let mut session = store.session();
         let mut rows = parameters.fill();
         loop {
@@ -285,7 +295,7 @@ impl InProcess {
         let mut sum = 0;
         for user in (0..self.size.users).step_by(USERS_AT_ONCE as usize) {
             let users = USERS_AT_ONCE.min(self.size.users - user);
-            let scan = Procedure::Ycsb(ycsb::Transaction::Scan { user, users }).next(&[]);
+            let scan = Procedure::Ycsb(ycsb::Transaction::Scan { user, users, rows: 3 }).next(&[]);
             let Next::Run(declared) = scan else { continue };
             let (reads, _) = transactions::declared(&declared);
             let range = reads[0].clone();

@@ -4,6 +4,7 @@ mod adapting;
 mod args;
 mod chained;
 mod command;
+mod designs;
 mod drawn;
 mod fetching;
 mod flows_real;
@@ -14,11 +15,12 @@ mod tuning;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use imago_bench::morphosys::{Design, Outcome};
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{
-    BENCHMARKS, Size, adapt, chain_fetch, copy, flows, placement, replay, reshard, schedule,
-    sophia, store, verify,
+    BENCHMARKS, Size, adapt, chain_fetch, copy, flows, morphosys, placement, replay, reshard,
+    schedule, sophia, store, verify,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -125,6 +127,16 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             let size = asked.size();
             let say = |what: &str| eprintln!("{what}");
             let measured = tokio::task::spawn_blocking(move || adapt::run(size, &say)).await;
+            let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
+            json!(measured.map_err(stopped)??)
+        }
+        Benchmark::MorphosysFig3(asked) => {
+            let size = asked.size();
+            let see = |part, design: Design, outcome: &Outcome| {
+                eprintln!("{part} {:14}{:8.0}/s", design.name(), outcome.throughput_s);
+            };
+            let measured =
+                tokio::task::spawn_blocking(move || morphosys::figure3(&size, see)).await;
             let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
             json!(measured.map_err(stopped)??)
         }

@@ -33,7 +33,8 @@ fn every_benchmark_is_listed() {
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_copies = ["copy", "replay", "verify", "reshard"];
     let of_placement = ["chain-fetch", "placement", "flows", "flows-real"];
-    let of_decisions = ["store", "store-postgres", "adapt", "tune-schedule", "reuse"];
+    let of_decisions =
+        ["store", "store-postgres", "adapt", "morphosys-fig3", "tune-schedule", "reuse"];
     let of_sophia =
         ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll", "sophia-redis"];
     let of_chains = ["chained-mr"];

@@ -44,6 +44,18 @@ pub enum Benchmark {
     Ycsb(ycsb::Parameters),
 }
 
+impl Benchmark {
+    /// Returns the rows at the start, as key and value, drawn by `seed`.
+    pub fn rows(&self, seed: u64) -> Box<dyn Iterator<Item = (String, Vec<u8>)>> {
+        match *self {
+            Self::SmallBank(parameters) => Box::new(parameters.fill()),
+            Self::TpcC(parameters) => Box::new(parameters.fill(seed)),
+            Self::Twitter(parameters) => Box::new(parameters.fill(seed)),
+            Self::Ycsb(parameters) => Box::new(parameters.fill()),
+        }
+    }
+}
+
 /// A failure of a load as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -97,7 +109,8 @@ pub struct Options {
 }
 
 /// The source of the transactions of one session.
-enum Drawing {
+#[allow(missing_docs, reason = "the names of the benchmarks")]
+pub enum Drawing {
     SmallBank(smallbank::Parameters),
     TpcC(tpcc::Parameters),
     Twitter(twitter::Drawing),
@@ -105,7 +118,9 @@ enum Drawing {
 }
 
 impl Drawing {
-    fn of(benchmark: &Benchmark) -> Self {
+    /// Returns the source of a benchmark's transactions.
+    #[must_use]
+    pub fn of(benchmark: &Benchmark) -> Self {
         match benchmark {
             Benchmark::SmallBank(parameters) => Self::SmallBank(*parameters),
             Benchmark::TpcC(parameters) => Self::TpcC(*parameters),
@@ -114,7 +129,8 @@ impl Drawing {
         }
     }
 
-    fn draw(&self, rng: &mut StdRng, unique: u64) -> Procedure {
+    /// Draws a transaction; `unique` is a number that no other transaction of the store has.
+    pub fn draw(&self, rng: &mut StdRng, unique: u64) -> Procedure {
         match self {
             Self::SmallBank(parameters) => Procedure::SmallBank(parameters.draw(rng)),
             Self::TpcC(parameters) => Procedure::TpcC(parameters.draw(rng, unique)),
@@ -124,8 +140,9 @@ impl Drawing {
     }
 }
 
-/// The check of a benchmark's rows.
-enum Check {
+/// The check of a benchmark's rows against its acknowledged transactions.
+#[allow(missing_docs, reason = "the names of the benchmarks")]
+pub enum Check {
     SmallBank(smallbank::Check),
     TpcC(Box<tpcc::Check>),
     Twitter(twitter::Check),
@@ -133,7 +150,9 @@ enum Check {
 }
 
 impl Check {
-    fn of(benchmark: &Benchmark) -> Self {
+    /// Returns the check of a benchmark that has just been filled.
+    #[must_use]
+    pub fn of(benchmark: &Benchmark) -> Self {
         match benchmark {
             Benchmark::SmallBank(_) => Self::SmallBank(smallbank::Check::default()),
             Benchmark::TpcC(_) => Self::TpcC(Box::default()),
@@ -142,7 +161,11 @@ impl Check {
         }
     }
 
-    fn acknowledged(&mut self, procedure: &Procedure, done: i64) {
+    /// Records an acknowledged transaction; `done` is the number that it returned.
+    ///
+    /// # Panics
+    /// Panics if the transaction is one of another benchmark.
+    pub fn acknowledged(&mut self, procedure: &Procedure, done: i64) {
         match (self, procedure) {
             (Self::SmallBank(check), Procedure::SmallBank(one)) => check.acknowledged(one, done),
             (Self::TpcC(check), Procedure::TpcC(one)) => check.acknowledged(one, done),
@@ -152,13 +175,18 @@ impl Check {
         }
     }
 
-    fn unknown(&mut self, procedure: &Procedure) {
+    /// Records a transaction of unknown outcome.
+    pub fn unknown(&mut self, procedure: &Procedure) {
         if let (Self::SmallBank(check), Procedure::SmallBank(one)) = (self, procedure) {
             check.unknown(one);
         }
     }
 
-    fn row(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
+    /// Takes a row into the check.
+    ///
+    /// # Errors
+    /// Returns what is wrong with a row that is none of the benchmark's.
+    pub fn row(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
         match self {
             Self::SmallBank(check) => check.row(key, value),
             Self::TpcC(check) => check.row(key, value),
@@ -167,7 +195,12 @@ impl Check {
         }
     }
 
-    fn contradictions(&self, benchmark: &Benchmark) -> Vec<String> {
+    /// Returns the contradictions between the rows, and between them and the acknowledged transactions.
+    ///
+    /// # Panics
+    /// Panics if the check is that of another benchmark.
+    #[must_use]
+    pub fn contradictions(&self, benchmark: &Benchmark) -> Vec<String> {
         match (self, benchmark) {
             (Self::SmallBank(check), Benchmark::SmallBank(parameters)) => {
                 check.contradictions(parameters)
@@ -195,12 +228,7 @@ pub fn fill(
     if !connection.is_empty().map_err(failed)? {
         return Err(LoadError::NotEmpty(options.address));
     }
-    let mut rows: Box<dyn Iterator<Item = (String, Vec<u8>)>> = match *benchmark {
-        Benchmark::SmallBank(parameters) => Box::new(parameters.fill()),
-        Benchmark::TpcC(parameters) => Box::new(parameters.fill(options.seed)),
-        Benchmark::Twitter(parameters) => Box::new(parameters.fill(options.seed)),
-        Benchmark::Ycsb(parameters) => Box::new(parameters.fill()),
-    };
+    let mut rows = benchmark.rows(options.seed);
     let mut all = 0;
     loop {
         let some: Vec<_> = rows.by_ref().take(FILLED_AT_ONCE).collect();

@@ -3,11 +3,12 @@
 
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::facts::Memory;
+use super::network::links;
 use super::presence::Presence;
 use super::recovery::checkpointer::Checkpointer;
 use super::recovery::holds::Holds;
@@ -17,7 +18,9 @@ use super::shared::AtomicPosition;
 use super::site::executor::CheckpointSink;
 use super::site::mailbox::{SiteEvent, SiteSender};
 use super::unused::Unused;
-use super::{Checkpoints, LogOptions, Map, Options, SITES_MAX, Shared, Store, StoreError};
+use super::{
+    Checkpoints, Execution, LogOptions, Map, Options, SITES_MAX, Shared, Store, StoreError,
+};
 use crate::log::CutTail;
 use crate::record::{LogEntry, Position, Site};
 use crate::router::DesignPolicy;
@@ -56,8 +59,8 @@ impl Base {
     pub fn start(
         options: &Options,
         policy: Box<dyn DesignPolicy>,
-        client_threads: u16,
-        followed: Option<AtomicPosition>,
+        (client_threads, followed): (u16, Option<AtomicPosition>),
+        execution: Execution,
     ) -> Result<Self, StoreError> {
         if !(1..=SITES_MAX).contains(&options.sites) {
             return Err(StoreError::Sites(options.sites));
@@ -72,15 +75,24 @@ impl Base {
         let mailboxes = options.sites + client_threads;
         let (senders, inboxes): (Vec<_>, Vec<_>) =
             (0..mailboxes).map(|_| mpsc::unbounded_channel()).unzip();
+        let senders = match execution.round_trip {
+            Duration::ZERO => senders.into_iter().map(SiteSender::Local).collect(),
+            round_trip => links(senders, round_trip)
+                .map_err(|error| StoreError::Start("the simulated network", error))?
+                .into_iter()
+                .map(SiteSender::Delayed)
+                .collect(),
+        };
         let map = || Map { known: image.known(), design: image.design().clone() };
         let shared = Arc::new(Shared {
             began: Instant::now(),
             map: ArcSwap::from_pointee(map()),
             first: map(),
-            senders: senders.into_iter().map(SiteSender::Local).collect(),
+            senders,
             sites: options.sites.into(),
             sequencer,
             policy,
+            is_two_phase: execution.is_two_phase,
             moves: tokio::sync::Mutex::new(()),
             stepped: AtomicPosition::default(),
             traffic: followed
@@ -101,6 +113,7 @@ impl Base {
             epochs: LogOptions::epochs(options.log.as_ref(), image.design()),
             checkpoints: Arc::new(Mutex::new(Checkpoints { newest, failure: None })),
             brought: AtomicU64::new(0),
+            distributed: AtomicU64::new(0),
             under_way: (0..options.sites).map(|_| AtomicU32::new(0)).collect(),
             unused: Unused::none(),
             sampler: OnceLock::new(),

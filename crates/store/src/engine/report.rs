@@ -42,6 +42,12 @@ impl Store {
         self.shared.brought.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of transactions since the start that were sent to a site to be executed by two-phase commit.
+    #[must_use]
+    pub fn distributed(&self) -> u64 {
+        self.shared.distributed.load(Ordering::Relaxed)
+    }
+
     /// Returns why the store accepts no writes now, or `None` if it does.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {

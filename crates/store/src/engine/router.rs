@@ -11,7 +11,7 @@ use super::remote::remote_site::RemoteSite;
 use super::shared::AtomicPosition;
 use super::site::executor::Executor;
 use super::site::program::ClientThread;
-use super::{Options, Store, StoreError};
+use super::{Execution, Options, Store, StoreError};
 use crate::record::Site;
 use crate::router::MostMastered;
 use crate::site::Core;
@@ -49,7 +49,9 @@ impl Router {
         }
         let client_threads = router.client_threads.max(1);
         let followed = Some(AtomicPosition::default());
-        let mut base = Base::start(options, Box::new(MostMastered), client_threads, followed)?;
+        let clients = (client_threads, followed);
+        let execution = Execution::default();
+        let mut base = Base::start(options, Box::new(MostMastered), clients, execution)?;
         base.shared.sequencer.submit(base.shared.epochs.claims(options.sites));
         let inboxes = std::mem::take(&mut base.inboxes);
         for (site, inbox) in (0..).map(Site).zip(inboxes) {

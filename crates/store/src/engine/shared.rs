@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     pub(in crate::engine) sequencer: Sequencer,
     /// The policy that decides how the design changes for a transaction that no site can run.
     pub(in crate::engine) policy: Box<dyn DesignPolicy>,
+    /// True if sessions' transactions that no site can run are executed by two-phase commit.
+    pub(in crate::engine) is_two_phase: bool,
     /// Held while the design is changed for a transaction, until the transaction has run: otherwise two transactions
     /// that need one partition at two sites could take it from each other for ever.
     pub(in crate::engine) moves: tokio::sync::Mutex<()>,
@@ -79,6 +81,8 @@ pub(crate) struct Shared {
     pub(in crate::engine) checkpoints: Arc<Mutex<Checkpoints>>,
     /// Number of transactions since the start for which the design was changed first.
     pub(in crate::engine) brought: AtomicU64,
+    /// Number of transactions of sessions since the start that were sent to a site to be executed by two-phase commit.
+    pub(in crate::engine) distributed: AtomicU64,
     /// Number of transactions of sessions under way at each site, by site number.
     pub(in crate::engine) under_way: Vec<AtomicU32>,
     /// Sites that are not in use; complete only in the process that has the router's map.

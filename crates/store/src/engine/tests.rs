@@ -111,6 +111,7 @@ fn no_mail_is_lost_however_much_has_come() {
         session: Position(0),
         client: None,
         at_masters: false,
+        is_distributed: false,
         output: None,
         procedure: Box::new(procedure),
     };

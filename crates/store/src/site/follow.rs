@@ -25,7 +25,9 @@ impl Core {
                 Delivery::Passed(entries) => self.known += entries,
                 Delivery::Entry(entry) => {
                     let is_own = (entry.by.site, entry.by.epoch) == (self.site, self.epoch);
-                    self.follow(self.known + 1, &entry, is_own);
+                    // A distributed commit writes to partitions whose other commits the stream omits.
+                    let is_distributed = matches!(entry.body, Body::DistributedCommit(_));
+                    self.follow(self.known + 1, &entry, is_own && !is_distributed);
                 }
                 Delivery::Begins { start, version, installation } => {
                     self.design.correct_version(&start, version);
@@ -40,6 +42,8 @@ impl Core {
     fn resume_waiting(&mut self) {
         if self.is_live {
             self.send_requested_rows();
+            self.send_grants();
+            self.advance_coordinated();
             self.attempt_all();
         }
     }
@@ -91,13 +95,22 @@ impl Core {
                 }
             }
             (Body::Fence, _) => self.inherit(),
+            (Body::DistributedCommit(commit), verdict) => {
+                let coordinator = (entry.by.site, entry.by.epoch);
+                let is_committed = verdict == Verdict::Counts;
+                self.follow_distributed(coordinator, commit, position, is_committed);
+            }
+            (Body::Change(_), Verdict::Aborted) => unreachable!("only a commit is aborted"),
         }
         if !self.changing.is_empty() {
             let ordered = self.ordered;
             self.changing.retain(|_, number| *number > ordered);
         }
-        if (self.is_live || self.has_retained_rows) && !matches!(entry.body, Body::Commit(_)) {
+        if (self.is_live || self.has_retained_rows) && entry.is_of_design() {
             self.align_copies();
+        }
+        if matches!(entry.body, Body::Join | Body::Fence) {
+            self.end_lost_transactions();
         }
         if self.is_live {
             self.release(position);

@@ -25,9 +25,11 @@ use crate::rows::Rows;
 use crate::subscription::Request;
 use crate::transaction::Abort;
 
+use super::two_phase::TwoPhaseMessage;
 use super::{Copy, Core, Output, Ticket, refused};
 
-/// A message between two sites about the installation of a replica, sent outside the log.
+/// A message between two sites, sent outside the log: about the installation of a replica, or a distributed
+/// transaction.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Message {
     /// The sender keeps the partition's log entries, and needs its rows as of log position `since` or later.
@@ -68,6 +70,8 @@ pub enum Message {
         /// The log position up to which the sender has applied the log, which includes the change.
         known: Position,
     },
+    /// A message about a distributed transaction.
+    TwoPhase(TwoPhaseMessage),
 }
 
 impl Message {
@@ -75,7 +79,7 @@ impl Message {
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Give { rows, .. } => rows.size().bytes,
-            Self::Want { .. } | Self::Have { .. } | Self::Forget { .. } => 0,
+            Self::Want { .. } | Self::Have { .. } | Self::Forget { .. } | Self::TwoPhase(_) => 0,
         }
     }
 }
@@ -204,6 +208,7 @@ impl Core {
                 }
             }
             Message::Have { start, changed, epoch } => self.add(from, start, changed, epoch),
+            Message::TwoPhase(message) => self.hear_two_phase(from, message),
             Message::Forget { start, changed, known } => {
                 let given = self.installations.get(&start).and_then(|one| one.given.as_ref());
                 let is_meant = given.is_some_and(|given| given.changed == changed);
@@ -263,6 +268,7 @@ impl Core {
         let partition = self.design.beginning_at(&start);
         if partition.is_some_and(|partition| partition.is_at(at))
             || self.changing.contains_key(&start)
+            || self.two_phase.is_locked(&start)
         {
             // It is a replica already, or this cannot be decided yet: the site will ask again.
             return;

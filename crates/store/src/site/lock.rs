@@ -39,6 +39,20 @@ impl Core {
                 locks.dedup();
                 Ok(locks)
             }
+            Want::Locks(request) => {
+                let read = request.reads.iter().flat_map(|range| self.design.within(range));
+                let written = request.writes.iter().map(|key| self.design.of(key));
+                let mut locks = Vec::new();
+                for partition in read.chain(written) {
+                    if partition.master != self.site {
+                        return Err(Abort::Elsewhere);
+                    }
+                    locks.push(partition.range.start.clone());
+                }
+                locks.sort_unstable();
+                locks.dedup();
+                Ok(locks)
+            }
             Want::Change(Change { operator: Operator::AddReplica(..), .. }) => {
                 Err(Abort::Refused("a site makes a replica for itself".into()))
             }
@@ -54,9 +68,11 @@ impl Core {
     }
 
     /// Returns true if no other site can write the partition before the next write of this site. A partition that is
-    /// being handed over may be written by its new master before the log shows this site the handover.
+    /// being handed over may be written by its new master before the log shows this site the handover, and one with an
+    /// exclusive lock by the coordinator of a distributed transaction.
     fn keeps(&self, partition: &Partition) -> bool {
-        let is_changing = self.changing.contains_key(&partition.range.start);
+        let start = &partition.range.start;
+        let is_changing = self.changing.contains_key(start) || self.two_phase.is_exclusive(start);
         #[cfg(test)]
         let is_changing = is_changing && !self.has(super::tests::Bug::HandoverIgnored);
         partition.master == self.site && !is_changing

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::sync::Arc;
 
 use super::{
     BEHIND_MS_MAX, Core, Held, Output, ResumedTransaction, Ticket, WAITING_MAX, Waiting, Want,
 };
 use crate::key::{Key, KeyRange, Value};
-use crate::output_buffer::UNCOUNTED_BYTES;
+use crate::output_buffer::{OutputBuffer, UNCOUNTED_BYTES};
 use crate::record::{Body, Position, Update, Write};
 use crate::reply::Reply;
 use crate::sampler::Cause;
@@ -36,6 +37,7 @@ impl Core {
         }
         if self.waiting.is_empty()
             && self.changing.is_empty()
+            && !self.two_phase.has_locks()
             && let Want::Transaction(transaction) = &mut what
             && transaction.session <= self.known
             && let Some(last) = self.last_own_entry(transaction)
@@ -71,7 +73,7 @@ impl Core {
 
     /// Runs, returns or refuses a request; or returns it as `Some` if it has to wait. A request waits if it overlaps
     /// with an earlier waiting one, or if an earlier request of its client waits.
-    fn attempt(&mut self, mut waiting: Waiting) -> Option<Waiting> {
+    pub(super) fn attempt(&mut self, mut waiting: Waiting) -> Option<Waiting> {
         let client = waiting.what.client();
         let is_behind = client.is_some_and(|client| self.returned.contains(&client));
         if is_behind || !waiting.what.has_room() {
@@ -80,7 +82,7 @@ impl Core {
             return None;
         }
         if self.is_stalled && waiting.what.writes() {
-            self.refuse(waiting.ticket, Abort::LogFull);
+            self.turn_down(waiting, Abort::LogFull);
             return None;
         }
         // The request may be meant for a design that the site does not know yet.
@@ -104,16 +106,34 @@ impl Core {
         let locks = match self.locks(&waiting.what) {
             Ok(locks) => locks,
             Err(Abort::Elsewhere) => {
-                self.returned.extend(client);
-                self.return_to_caller(waiting);
+                let Waiting { ticket, until_ms, what, .. } = waiting;
+                match what {
+                    Want::Transaction(one) if one.is_distributed => {
+                        self.coordinate(ticket, until_ms, one);
+                    }
+                    what => {
+                        self.returned.extend(client);
+                        self.return_to_caller(Waiting { what, ..waiting });
+                    }
+                }
                 return None;
             }
             Err(abort) => {
-                self.refuse(waiting.ticket, abort);
+                self.turn_down(waiting, abort);
                 return None;
             }
         };
-        let is_free = |start| !self.taken.contains(start) && !self.changing.contains_key(start);
+        let is_compatible = |start| match &waiting.what {
+            Want::Locks(request) if !request.writes_to(start, &self.design) => {
+                !self.two_phase.is_exclusive(start)
+            }
+            _ => !self.two_phase.is_locked(start),
+        };
+        let is_free = |start| {
+            !self.taken.contains(start)
+                && !self.changing.contains_key(start)
+                && is_compatible(start)
+        };
         #[cfg(test)]
         let is_free = |start| is_free(start) || self.has(super::tests::Bug::LockIgnored);
         let is_unlocked = locks.iter().all(is_free);
@@ -142,6 +162,7 @@ impl Core {
                     self.resumed.push(ResumedTransaction { ticket: waiting.ticket, cause, rows });
                 }
             }
+            Want::Locks(request) => self.take_locks(request),
             Want::Change(change) => {
                 let number = self.write(Body::Change(change.clone()));
                 self.changing.extend(locks.iter().map(|start| (start.clone(), number)));
@@ -163,14 +184,7 @@ impl Core {
             view.rows = self.rows_for(ticket);
         }
         let answer = transaction.procedure.run(&mut view);
-        let bytes = view.written_bytes();
-        let is_too_large = bytes > WRITTEN_BYTES_MAX;
-        let is_put = || view.written.values().any(Option::is_some);
-        let is_beyond = self.is_full && is_put();
-        let answer = answer
-            .and_then(|answer| if is_beyond { Err(Abort::OutOfMemory) } else { Ok(answer) })
-            .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) })
-            .and_then(|answer| charged(answer, transaction));
+        let answer = self.checked(answer, &view, transaction.output.as_ref());
         let is_stale = view.is_stale.get();
         let (rows_read, written) = (view.rows_read.get(), view.written);
         if is_stale {
@@ -187,6 +201,24 @@ impl Core {
         }
         let reads = transaction.writes.is_empty().then(|| mem::take(&mut transaction.reads));
         self.hold(ticket, answer, number, has_written, reads);
+    }
+
+    /// Returns the answer of a procedure that ran over `view`, or an error if it writes too much. The answer is charged
+    /// to the client's output buffer.
+    pub(super) fn checked(
+        &self,
+        answer: Result<Reply, Abort>,
+        view: &View<'_>,
+        output: Option<&Arc<OutputBuffer>>,
+    ) -> Result<Reply, Abort> {
+        let bytes = view.written_bytes();
+        let is_too_large = bytes > WRITTEN_BYTES_MAX;
+        let is_put = || view.written.values().any(Option::is_some);
+        let is_beyond = self.is_full && is_put();
+        answer
+            .and_then(|answer| if is_beyond { Err(Abort::OutOfMemory) } else { Ok(answer) })
+            .and_then(|answer| if is_too_large { Err(Abort::TooLarge(bytes)) } else { Ok(answer) })
+            .and_then(|answer| charged(answer, output))
     }
 
     /// Applies a transaction's writes to the copies, writes them into the log, and returns the number of the log
@@ -262,9 +294,9 @@ impl Core {
 }
 
 /// Charges the reply of a transaction to its client's output buffer, or returns an error if that has no room.
-fn charged(mut reply: Reply, transaction: &Transaction) -> Result<Reply, Abort> {
+fn charged(mut reply: Reply, output: Option<&Arc<OutputBuffer>>) -> Result<Reply, Abort> {
     let bytes = reply.len();
-    let Some(output) = transaction.output.as_ref().filter(|_| bytes > UNCOUNTED_BYTES) else {
+    let Some(output) = output.filter(|_| bytes > UNCOUNTED_BYTES) else {
         return Ok(reply);
     };
     let charge = output.try_charge(bytes, reply.shared());

@@ -47,6 +47,7 @@ impl Core {
             };
             self.say(Output::Answer(ticket, self.known, answer));
         }
+        self.stall_two_phase();
         self.attempt_all();
     }
 

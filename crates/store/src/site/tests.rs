@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::*;
 use crate::design::Verdict;
 use crate::key::{KeyRange, Value};
-use crate::record::Write;
+use crate::record::{DistributedCommit, Write};
 use crate::rows::Row;
 
 mod adaptation;
@@ -34,7 +34,16 @@ impl Simulation {
             let before = design.clone();
             let verdict = design.follow(entry);
             seen.pins += stays_pinned(&before, &design, entry);
-            if let (Verdict::Counts, Body::Commit(writes)) = (verdict, &entry.body) {
+            let writes = match &entry.body {
+                Body::Commit(writes) => Some(writes),
+                Body::DistributedCommit(DistributedCommit { writes, .. }) => {
+                    seen.distributed += usize::from(verdict == Verdict::Counts);
+                    seen.aborted += usize::from(verdict == Verdict::Aborted);
+                    Some(writes)
+                }
+                _ => None,
+            };
+            if let (Verdict::Counts, Some(writes)) = (verdict, writes) {
                 commits.insert(Position(position), writes);
                 for write in writes {
                     for (key, update) in &write.rows {
@@ -115,6 +124,7 @@ impl Simulation {
             let idle = [core.waiting.len(), core.answers.len(), core.changing.len()];
             let idle = (idle, core.installations.len(), core.rows_requests.len());
             assert_eq!(idle, ([0; 3], 0, 0), "nothing waits any more");
+            assert_eq!(core.two_phase.under_way(), 0, "no lock is left");
             let here = || design.partitions().filter(|partition| partition.is_at(site));
             assert!(core.copies.keys().eq(here().map(|partition| &partition.range.start)));
             for partition in here() {
@@ -145,6 +155,8 @@ struct Tally {
     in_stall: usize,
     parts: usize,
     committed: usize,
+    distributed: usize,
+    aborted: usize,
     changes: usize,
     partitions: usize,
     replicas: usize,
@@ -158,8 +170,7 @@ struct Tally {
 /// What is pinned leaves its site only where that dies, and comes back there. How many are pinned by
 /// this log entry.
 fn stays_pinned(before: &Design, after: &Design, entry: &LogEntry) -> usize {
-    let is_commit = matches!(entry.body, Body::Commit(_));
-    let partitions = after.partitions().filter(|_| !is_commit);
+    let partitions = after.partitions().filter(|_| entry.is_of_design());
     partitions
         .filter(|new| {
             let Some(pin) = new.pin else { return false };
@@ -230,6 +241,8 @@ fn every_history_is_one_under_snapshot_isolation() {
         all.in_stall += tally.in_stall;
         all.parts += tally.parts;
         all.committed += tally.committed;
+        all.distributed += tally.distributed;
+        all.aborted += tally.aborted;
         all.changes += tally.changes;
         all.partitions += tally.partitions;
         all.replicas += tally.replicas;
@@ -245,6 +258,7 @@ fn every_history_is_one_under_snapshot_isolation() {
     assert!(runs == 1 || all.by_replicas > 2 * runs && all.replicas > all.partitions);
     // A third of the seeds have a log that stalls.
     assert!(runs == 1 || all.pins > runs && all.in_stall > runs / 3 && all.parts > runs);
+    assert!(runs == 1 || all.distributed > runs && all.aborted > 0);
     assert!(runs == 1 || all.images > runs / 4 && all.from_images > runs / 8);
     assert!(runs == 1 || all.from_kept > runs / 8, "{} epochs began with kept rows", all.from_kept);
     assert!(runs == 1 || all.subscribers > 2 * runs && all.subscribers < 4 * runs);

@@ -1,6 +1,7 @@
 //! Requests and answers that wait at a site.
 
 use super::Ticket;
+use super::two_phase::LockRequest;
 use crate::key::KeyRange;
 use crate::record::{Change, Position};
 use crate::reply::Reply;
@@ -36,6 +37,8 @@ pub(crate) struct ResumedTransaction {
 pub(super) enum Want {
     Transaction(Transaction),
     Change(Change),
+    /// The locks of a distributed transaction, which another site or this one coordinates.
+    Locks(Box<LockRequest>),
 }
 
 impl Want {
@@ -44,6 +47,7 @@ impl Want {
         match self {
             Self::Transaction(transaction) => transaction.session,
             Self::Change(_) => Position::START,
+            Self::Locks(request) => request.session,
         }
     }
 
@@ -52,7 +56,7 @@ impl Want {
     pub fn fall_back_to_masters(&mut self) -> bool {
         match self {
             Self::Transaction(transaction) => !std::mem::replace(&mut transaction.at_masters, true),
-            Self::Change(_) => false,
+            Self::Change(_) | Self::Locks(_) => false,
         }
     }
 
@@ -61,7 +65,7 @@ impl Want {
     pub fn has_room(&self) -> bool {
         match self {
             Self::Transaction(it) => it.output.as_ref().is_none_or(|output| output.has_room()),
-            Self::Change(_) => true,
+            Self::Change(_) | Self::Locks(_) => true,
         }
     }
 
@@ -70,6 +74,7 @@ impl Want {
         match self {
             Self::Transaction(transaction) => !transaction.writes.is_empty(),
             Self::Change(_) => true,
+            Self::Locks(request) => !request.writes.is_empty(),
         }
     }
 
@@ -78,7 +83,7 @@ impl Want {
     pub fn client(&self) -> Option<u64> {
         match self {
             Self::Transaction(transaction) => transaction.client,
-            Self::Change(_) => None,
+            Self::Change(_) | Self::Locks(_) => None,
         }
     }
 }

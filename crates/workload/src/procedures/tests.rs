@@ -235,8 +235,41 @@ fn twitter_has_every_tweet_and_popular_users_have_most_followers() {
 }
 
 #[test]
+fn ycsb_counts_several_users_and_notices_a_lost_increment() {
+    let parameters =
+        ycsb::Parameters { users: 5_000, rows: 1, partners: 2, ..ycsb::Parameters::default() };
+    let mut rows = Memory(parameters.fill().collect());
+    let drawing = parameters.drawing();
+    let mut rng = StdRng::seed_from_u64(6);
+    let mut check = ycsb::Check::default();
+    let mut several = 0;
+    for _ in 0..2_000 {
+        let mut procedure = Procedure::Ycsb(drawing.draw(&mut rng));
+        let answer = rows.run(&mut procedure);
+        let Some(Answer::Done(done)) = answer else { panic!("{procedure:?}: {answer:?}") };
+        let Procedure::Ycsb(transaction) = procedure else { unreachable!() };
+        check.acknowledged(&transaction, done);
+        if let ycsb::Transaction::ReadModifyWrite { users, .. } = transaction {
+            assert!(users.iter().all(|user| user.abs_diff(users[0]) <= 300), "{users:?}");
+            several += usize::from(users.len() == 3);
+        }
+    }
+    assert!(several > 800, "half of them write three users: {several}");
+    let contradictions = |rows: &Memory| {
+        let mut check = check.clone();
+        rows.0.iter().for_each(|(key, value)| check.row(key, value).unwrap());
+        check.contradictions(&parameters)
+    };
+    assert_eq!(contradictions(&rows), [""; 0]);
+    let (key, value) = rows.0.iter().find(|(_, value)| ycsb::count(value) == Some(1)).unwrap();
+    let (key, (_, filler)) = (key.clone(), decode::<(u64, String)>(value).unwrap());
+    rows.0.insert(key, encode(&(0_u64, filler)));
+    assert!(contradictions(&rows)[0].contains("counts 0, and 1 was acknowledged"));
+}
+
+#[test]
 fn ycsb_counts_together_and_notices_a_torn_user() {
-    let parameters = ycsb::Parameters { users: 1_000, scans: 0.5, exponent: 0.99 };
+    let parameters = ycsb::Parameters { users: 1_000, ..ycsb::Parameters::default() };
     let mut rows = Memory(parameters.fill().collect());
     let drawing = parameters.drawing();
     let mut rng = StdRng::seed_from_u64(5);
@@ -262,6 +295,6 @@ fn ycsb_counts_together_and_notices_a_torn_user() {
     assert!(count > 50, "the first user is the most popular: {count}");
     rows.0.insert(first, encode(&(count - 1, filler)));
     assert!(contradictions(&rows)[0].contains("user 0 have the counts"));
-    let mut scan = Procedure::Ycsb(ycsb::Transaction::Scan { user: 0, users: 100 });
+    let mut scan = Procedure::Ycsb(ycsb::Transaction::Scan { user: 0, users: 100, rows: 3 });
     assert_eq!(rows.run(&mut scan), Some(Answer::Contradiction("user00000000:0".into())));
 }

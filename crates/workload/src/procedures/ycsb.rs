@@ -1,11 +1,12 @@
 //! YCSB's rows with the two transactions of MorphoSys (§7.2): read-modify-writes of three rows, and scans of 200 to
 //! 1,000 rows in the order of their keys.
 //!
-//! A user has three adjacent rows, `user`, its number in eight digits, `:` and the number of the row, which a
-//! read-modify-write increments together. In any snapshot the three have the same count. Popular users are adjacent,
-//! by Zipf's law, or all users are accessed alike.
+//! A user has adjacent rows, `user`, its number in eight digits, `:` and the number of the row, which a
+//! read-modify-write increments together: three, so that it concerns one user; or one, if it concerns several users. In
+//! any snapshot the rows of a user have the same count. Popular users are adjacent, by Zipf's law, or all users are
+//! accessed alike. The further users of a read-modify-write are neighbours of the first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
@@ -14,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Access, Declared, Kind, Next, Part, Rows, contradiction, decode, encode};
 
-/// Number of rows of a user.
-const ROWS: u32 = 3;
+/// Largest distance of the further users of a read-modify-write from its first user.
+const NEIGHBOURS: u32 = 300;
 /// Size of a row besides its count, in bytes.
 const FILLER_BYTES: usize = 92;
 /// Number of rows that a scan reads, before it is rounded up to whole users.
@@ -24,8 +25,13 @@ const SCANNED: std::ops::RangeInclusive<u32> = 200..=1_000;
 /// Parameters of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// Number of users, each with three rows; at least 1.
+    /// Number of users; at least 1.
     pub users: u32,
+    /// Number of rows of a user; at least 1.
+    pub rows: u32,
+    /// Number of users besides the first whose rows a read-modify-write increments. They are among the 300 before or
+    /// behind it.
+    pub partners: u32,
     /// Share of the transactions that are scans, from 0 to 1.
     pub scans: f64,
     /// Exponent of Zipf's law for the accesses; 0 if all users are accessed alike.
@@ -34,7 +40,7 @@ pub struct Parameters {
 
 impl Default for Parameters {
     fn default() -> Self {
-        Self { users: 100_000, scans: 0.5, exponent: 0.99 }
+        Self { users: 100_000, rows: 3, partners: 0, scans: 0.5, exponent: 0.99 }
     }
 }
 
@@ -42,8 +48,10 @@ impl Default for Parameters {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the benchmark's own names")]
 pub enum Transaction {
-    ReadModifyWrite { user: u32 },
-    Scan { user: u32, users: u32 },
+    /// Increments the rows of these users, of which each has `rows`.
+    ReadModifyWrite { users: Vec<u32>, rows: u32 },
+    /// Reads the rows of `users` users from `user` on, of which each has `rows`.
+    Scan { user: u32, users: u32, rows: u32 },
 }
 
 /// A row: the number of its increments, and a filler.
@@ -53,8 +61,8 @@ fn key(user: u32, row: u32) -> String {
     format!("user{user:08}:{row}")
 }
 
-fn keys(user: u32) -> Vec<String> {
-    (0..ROWS).map(|row| key(user, row)).collect()
+fn keys(user: u32, rows: u32) -> impl Iterator<Item = String> {
+    (0..rows).map(move |row| key(user, row))
 }
 
 fn row(count: u64) -> Row {
@@ -76,13 +84,18 @@ pub struct Drawing {
 impl Drawing {
     /// Draws a transaction.
     pub fn draw(&self, rng: &mut StdRng) -> Transaction {
-        let users = self.parameters.users;
+        let Parameters { users, rows, partners, .. } = self.parameters;
         let user = (self.zipf.sample(rng) as u32 - 1).min(users - 1);
         if rng.random::<f64>() >= self.parameters.scans {
-            return Transaction::ReadModifyWrite { user };
+            let (least, most) = (user.saturating_sub(NEIGHBOURS), user + NEIGHBOURS);
+            let partner = |_| rng.random_range(least..=most.min(users - 1));
+            let others: BTreeSet<u32> = (0..partners).map(partner).collect();
+            let others = others.into_iter().filter(|other| *other != user);
+            let all = [user].into_iter().chain(others).collect();
+            return Transaction::ReadModifyWrite { users: all, rows };
         }
-        let many = rng.random_range(SCANNED).div_ceil(ROWS);
-        Transaction::Scan { user, users: many.min(users - user) }
+        let many = rng.random_range(SCANNED).div_ceil(rows);
+        Transaction::Scan { user, users: many.min(users - user), rows }
     }
 }
 
@@ -100,6 +113,7 @@ impl Parameters {
     /// Returns all rows at the start: keys with their encoded values.
     pub fn fill(self) -> impl Iterator<Item = (String, Vec<u8>)> {
         let first = encode(&row(0));
+        let keys = move |user| keys(user, self.rows);
         (0..self.users).flat_map(keys).map(move |key| (key, first.clone()))
     }
 }
@@ -114,34 +128,43 @@ impl Transaction {
 
     pub(super) fn next(&self) -> Next {
         let mut declared = Declared::default();
-        match *self {
-            Self::ReadModifyWrite { user } => declared.writes = keys(user),
-            Self::Scan { user, users } => {
-                let all = (user..user + users).flat_map(keys);
+        match self {
+            Self::ReadModifyWrite { users, rows } => {
+                declared.writes = users.iter().flat_map(|user| keys(*user, *rows)).collect();
+            }
+            &Self::Scan { user, users, rows } => {
+                let all = (user..user + users).flat_map(|user| keys(user, rows));
                 declared.read_adjacent(key(user, 0), key(user + users, 0), all);
             }
         }
         Next::Run(declared)
     }
 
-    /// Returns the new count of the user's rows, or the number of the rows that were scanned.
+    /// Returns the new count of the first user's rows, or the number of the rows that were scanned.
     pub(super) fn run<R: Rows>(&self, rows: &mut Access<'_, R>) -> Part<i64, R> {
-        match *self {
-            Self::ReadModifyWrite { user } => {
-                let count = same_count(rows, user)? + 1;
-                for key in keys(user) {
-                    rows.put(&key, &row(count))?;
-                }
-                Ok(count as i64)
-            }
-            Self::Scan { user, users } => {
-                let all: Vec<String> = (user..user + users).flat_map(keys).collect();
+        match self {
+            Self::ReadModifyWrite { users, rows: of_each } => {
+                let all: Vec<String> =
+                    users.iter().flat_map(|user| keys(*user, *of_each)).collect();
                 let found = rows.find::<Row>(&all)?;
-                for (keys, of_user) in all.chunks(ROWS as usize).zip(found.chunks(ROWS as usize)) {
-                    let first = of_user[0].as_ref().map(|(count, _)| *count);
-                    let is_torn =
-                        |row: &Option<Row>| row.as_ref().map(|(count, _)| *count) != first;
-                    if first.is_none() || of_user.iter().any(is_torn) {
+                let mut first = None;
+                let of_each = *of_each as usize;
+                for (keys, of_user) in all.chunks(of_each).zip(found.chunks(of_each)) {
+                    let count = same_count(of_user).ok_or_else(|| contradiction(&keys[0]))? + 1;
+                    first.get_or_insert(count);
+                    for key in keys {
+                        rows.put(key, &row(count))?;
+                    }
+                }
+                Ok(first.unwrap_or(0) as i64)
+            }
+            &Self::Scan { user, users, rows: of_each } => {
+                let all: Vec<String> =
+                    (user..user + users).flat_map(|user| keys(user, of_each)).collect();
+                let found = rows.find::<Row>(&all)?;
+                let of_each = of_each as usize;
+                for (keys, of_user) in all.chunks(of_each).zip(found.chunks(of_each)) {
+                    if same_count(of_user).is_none() {
                         return Err(contradiction(&keys[0]));
                     }
                 }
@@ -151,17 +174,11 @@ impl Transaction {
     }
 }
 
-/// Reads a user's rows, which must have the same count, and returns it.
-fn same_count<R: Rows>(rows: &mut Access<'_, R>, user: u32) -> Part<u64, R> {
-    let keys = keys(user);
-    let found = rows.find::<Row>(&keys)?;
-    let counts: Vec<u64> = found.into_iter().flatten().map(|(count, _)| count).collect();
-    match counts[..] {
-        [first, ..] if counts.len() == keys.len() && counts.iter().all(|one| *one == first) => {
-            Ok(first)
-        }
-        _ => Err(contradiction(&keys[0])),
-    }
+/// Returns the count that all rows of a user have; `None` if one is missing or has another.
+fn same_count(rows: &[Option<Row>]) -> Option<u64> {
+    let mut counts = rows.iter().map(|row| row.as_ref().map(|(count, _)| *count));
+    let first = counts.next()??;
+    counts.all(|count| count == Some(first)).then_some(first)
 }
 
 /// The check of the rows after a load: the rows of each user have the same count, and it includes every acknowledged
@@ -170,16 +187,19 @@ fn same_count<R: Rows>(rows: &mut Access<'_, R>, user: u32) -> Part<u64, R> {
 pub struct Check {
     /// Counts of the rows of each user.
     counts: HashMap<u32, Vec<u64>>,
-    /// The highest count that was acknowledged for each user.
+    /// The highest count that was acknowledged for each user that was the first of a transaction.
     acknowledged: HashMap<u32, u64>,
+    /// Number of acknowledged increments of each user.
+    increments: HashMap<u32, u64>,
 }
 
 impl Check {
     /// Records an acknowledged transaction; `done` is the number that it returned.
     pub fn acknowledged(&mut self, transaction: &Transaction, done: i64) {
-        if let Transaction::ReadModifyWrite { user } = transaction {
-            let most = self.acknowledged.entry(*user).or_default();
+        if let Transaction::ReadModifyWrite { users, .. } = transaction {
+            let most = self.acknowledged.entry(users[0]).or_default();
             *most = (*most).max(u64::try_from(done).unwrap_or(0));
+            users.iter().for_each(|user| *self.increments.entry(*user).or_default() += 1);
         }
     }
 
@@ -204,11 +224,13 @@ impl Check {
             found.push(format!("{} users, not {}", self.counts.len(), parameters.users));
         }
         for (user, counts) in &self.counts {
-            if counts.len() != ROWS as usize || counts.iter().any(|count| *count != counts[0]) {
+            if counts.len() != parameters.rows as usize
+                || counts.iter().any(|count| *count != counts[0])
+            {
                 found.push(format!("the rows of user {user} have the counts {counts:?}"));
             }
         }
-        for (user, most) in &self.acknowledged {
+        for (user, most) in self.acknowledged.iter().chain(&self.increments) {
             let count = self.counts.get(user).and_then(|counts| counts.iter().max()).unwrap_or(&0);
             if count < most {
                 found.push(format!("user {user} counts {count}, and {most} was acknowledged"));

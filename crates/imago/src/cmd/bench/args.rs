@@ -49,6 +49,9 @@ pub enum Benchmark {
     /// A store that chooses its own design, beside fixed designs, and beside itself left alone.
     #[command(after_help = QUICK)]
     Adapt(super::adapting::Adapting),
+    /// Fig. 3 of MorphoSys: YCSB, skewed and uniform, on its design and on those of five other systems, in one engine.
+    #[command(after_help = QUICK)]
+    MorphosysFig3(super::designs::Designs),
     /// Deciding when a configuration should change, beside the paper's genetic search; starts no cluster.
     #[command(after_help = QUICK)]
     TuneSchedule(super::tuning::Schedules),

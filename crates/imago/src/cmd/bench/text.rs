@@ -68,6 +68,21 @@ const TABLES: &[(&str, &[&str])] = &[
             "r_squared_operators",
         ],
     ),
+    (
+        "rows",
+        &[
+            "part",
+            "design",
+            "txn_per_s",
+            "spread",
+            "morphosys_ratio",
+            "two_phase",
+            "design_changed",
+            "partitions",
+            "copies",
+            "busiest",
+        ],
+    ),
     ("compared", &["sites", "design", "measured_s", "simulated_s", "error"]),
     ("larger", &["sites", "random_s", "ideal_s", "adapted_s", "of_ideal", "of_random", "changes"]),
     (

@@ -190,7 +190,8 @@ impl Ycsb {
     /// Runs `imago load ycsb`.
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         let Self { users, scans, exponent, common } = self;
-        run(Benchmark::Ycsb(ycsb::Parameters { users, scans, exponent }), common, context).await
+        let parameters = ycsb::Parameters { users, scans, exponent, ..ycsb::Parameters::default() };
+        run(Benchmark::Ycsb(parameters), common, context).await
     }
 }
 

@@ -328,7 +328,16 @@ impl Connection<'_> {
         let Request { reads, writes, procedure, .. } = request;
         let (session, client) = (self.seen.get(), Some(self.id));
         let output = None;
-        Transaction { reads, writes, session, client, at_masters: false, output, procedure }
+        Transaction {
+            reads,
+            writes,
+            session,
+            client,
+            at_masters: false,
+            is_distributed: false,
+            output,
+            procedure,
+        }
     }
 
     /// Returns the request for the next step of a scan, within one partition of the current design.

@@ -9,7 +9,7 @@ use crate::engine::site::mailbox::{Outcome, ReplyTo, SiteEvent};
 use crate::engine::{BACK_WAIT, PATIENCE, Shared, Store};
 use crate::key::{Key, KeyRange};
 use crate::record::Position;
-use crate::router::Route;
+use crate::router::{Route, most_mastered};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::sleep;
 use crate::transaction::{Abort, Done, Procedure, Transaction};
@@ -62,13 +62,27 @@ impl Session {
         let until = Instant::now() + PATIENCE;
         let session = self.seen;
         let (client, at_masters, output) = (None, false, None);
-        let mut transaction =
-            Transaction { reads, writes, session, client, at_masters, output, procedure };
+        let is_distributed = self.shared.is_two_phase;
+        let mut transaction = Transaction {
+            reads,
+            writes,
+            session,
+            client,
+            at_masters,
+            is_distributed,
+            output,
+            procedure,
+        };
         loop {
             let Transaction { reads, writes, at_masters, .. } = &transaction;
             let (site, _moved) = match self.shared.route(reads, writes, None, *at_masters) {
                 Route::Run(site) => (site, None),
                 Route::Never(abort) => return Err(abort),
+                Route::First(_) if is_distributed => {
+                    let map = self.shared.map.load();
+                    self.shared.distributed.fetch_add(1, Ordering::Relaxed);
+                    (most_mastered(&map.design, reads, writes), None)
+                }
                 Route::First(_) => {
                     let moves = self.shared.moves.lock().await;
                     (self.shared.change_design_for(reads, writes, until).await?, Some(moves))

@@ -78,8 +78,16 @@ impl Reader {
                 // The procedure is sent on as bytes, or decoded again where it runs.
                 let procedure = decode(&procedure, &Arc::default())?;
                 let output = None;
-                let transaction =
-                    Transaction { reads, writes, session, client, at_masters, output, procedure };
+                let transaction = Transaction {
+                    reads,
+                    writes,
+                    session,
+                    client,
+                    at_masters,
+                    is_distributed: false,
+                    output,
+                    procedure,
+                };
                 Some(Outcome::Rerouted(transaction))
             }),
             ToRouter::Say(to, said) => {

@@ -312,6 +312,8 @@ impl Serving<'_> {
             epochs: Epochs::of_one_process(),
             checkpoints: Arc::new(Mutex::new(Checkpoints::default())),
             brought: AtomicU64::new(0),
+            distributed: AtomicU64::new(0),
+            is_two_phase: false,
             under_way: (0..=sites).map(|_| AtomicU32::new(0)).collect(),
             unused: Unused::none(),
             sampler: OnceLock::from(Arc::clone(&self.sampler)),
@@ -346,6 +348,7 @@ impl Serving<'_> {
                         session: it.session,
                         client: it.client,
                         at_masters: it.at_masters,
+                        is_distributed: false,
                         output: Some(Arc::clone(&output)),
                         procedure,
                     };

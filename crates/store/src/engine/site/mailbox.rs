@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::engine::network::Link;
 use crate::record::{LogEntry, Position, Site};
 use crate::router::Step;
 use crate::site::{Message, Part, Ticket, Usage};
@@ -24,6 +25,8 @@ pub(crate) enum SiteSender {
     Local(mpsc::UnboundedSender<SiteEvent>),
     /// The thread that receives the mailbox is in another process: events for this site are sent through the router.
     Remote(std::sync::mpsc::Sender<Outgoing>, Site),
+    /// The thread that receives the mailbox is in this process, and some events reach it over a simulated network.
+    Delayed(Link),
 }
 
 /// A message from a site to the thread that sends its messages to the router.
@@ -48,6 +51,7 @@ impl SiteSender {
         point();
         match self {
             Self::Local(sender) => sender.send(event).is_ok(),
+            Self::Delayed(link) => link.send(event),
             Self::Remote(way, site) => way.send(Outgoing::Event(*site, event)).is_ok(),
         }
     }

@@ -75,6 +75,7 @@ fn who_is_idle_between_requests_or_waits_for_an_answer_is_not() {
             session: Position(0),
             client: None,
             at_masters: false,
+            is_distributed: false,
             output: None,
             procedure,
         };

@@ -80,6 +80,7 @@ impl Pair {
             session: Position(0),
             client,
             at_masters: false,
+            is_distributed: false,
             output: None,
             procedure: Box::new(procedure),
         };
@@ -133,6 +134,7 @@ fn who_waits_long_for_what_its_session_saw_is_sent_to_the_master_and_once_only()
         session: Position(1_000),
         client: Some(1),
         at_masters: false,
+        is_distributed: false,
         output: None,
         procedure: Box::new(|_: &mut crate::transaction::View<'_>| Ok(Vec::new())),
     };

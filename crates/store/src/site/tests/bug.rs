@@ -53,10 +53,16 @@ pub(in super::super) enum Bug {
     KeptAheadOfLog,
     /// A subscriber is not told the version of a partition that was joined with one that it does not have.
     VersionUntold,
+    /// The coordinator of a distributed transaction reads its replicas as of before what it was granted.
+    GrantAheadOfLog,
+    /// A participant releases its locks before it has applied the commit.
+    ReleasedEarly,
+    /// A distributed transaction does not lock what it only reads.
+    SharedLockIgnored,
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::SnapshotAheadOfLog,
         Self::SessionIgnored,
         Self::AnswerAheadOfLog,
@@ -74,6 +80,9 @@ impl Bug {
         Self::Unsubscribed,
         Self::KeptAheadOfLog,
         Self::VersionUntold,
+        Self::GrantAheadOfLog,
+        Self::ReleasedEarly,
+        Self::SharedLockIgnored,
     ];
 }
 

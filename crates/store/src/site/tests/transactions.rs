@@ -55,13 +55,14 @@ impl Simulation {
         }
         let deletes = self.dice.random_range(0..6) == 0;
         let wish = Wish { reads, writes, deletes, since_ms: self.now_ms };
+        let is_distributed = self.dice.random_range(0..3) > 0;
         let fitting: Vec<u16> = (0..SITES).filter(|site| self.fits(&wish, Site(*site))).collect();
         let at = match fitting.as_slice() {
             [] => self.dice.random_range(0..SITES),
             sites => sites[self.dice.random_range(0..sites.len())],
         };
         if self.hosts[usize::from(at)].core.is_some() {
-            self.run(session, at, wish);
+            self.run(session, at, wish, is_distributed);
         }
     }
 
@@ -81,7 +82,7 @@ impl Simulation {
         match route(&self.design, &MostMastered, &wish.reads, &wish.writes, None, |_| 0) {
             Route::Run(Site(at)) => {
                 if self.hosts[usize::from(at)].core.is_some() {
-                    self.run(session, at, wish);
+                    self.run(session, at, wish, false);
                 }
             }
             // By its pins it cannot be done.
@@ -164,7 +165,7 @@ impl Simulation {
         }
     }
 
-    fn run(&mut self, session: usize, at: u16, wish: Wish) {
+    fn run(&mut self, session: usize, at: u16, wish: Wish, is_distributed: bool) {
         let Wish { reads, writes, deletes, .. } = wish.clone();
         let since = self.sessions[session].0;
         let ticket = self.next;
@@ -219,6 +220,7 @@ impl Simulation {
             session: since,
             client: None,
             at_masters: false,
+            is_distributed,
             output: None,
             procedure: Box::new(procedure),
         };

@@ -1,0 +1,18 @@
+//! The evaluation of MorphoSys (§7): its design strategy beside those of five other systems, in one engine.
+//!
+//! All designs run on the adaptive store, with its log, isolation, procedures and a simulated round trip between sites.
+//! They differ in where partitions are mastered and replicated, whether that changes, and what happens to a transaction
+//! that no site can run alone: the design is changed for it, or it is executed by two-phase commit
+//! ([`designs`]). The other designs begin with a placement that was made for the workload ([`schism`]); MorphoSys begins
+//! with random masters and has to learn.
+
+mod clients;
+mod designs;
+mod figures;
+mod scene;
+mod schism;
+
+pub use clients::OfKind;
+pub use designs::Design;
+pub use figures::{Compared, Figure3, Figure3Part, OfDesign, Row, Size, figure3};
+pub use scene::{Outcome, Scene, run};

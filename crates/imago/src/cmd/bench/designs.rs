@@ -1,0 +1,87 @@
+//! The options of `imago bench run morphosys-fig3` and its like.
+
+use imago_bench::morphosys::{Design, Size};
+
+/// The size of a comparison of designs.
+#[derive(Debug, clap::Args)]
+pub struct Designs {
+    /// Sites, each with a share of a core.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=16))]
+    sites: u16,
+    /// The share of a core that each site has.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.15)]
+    site_cpu: f64,
+    /// Simulated time that a message takes from a site to another one and back, in µs.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    round_trip_us: u64,
+    /// Clients, each with one transaction under way.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    clients: u64,
+    /// Partitions with which all designs begin; tables and warehouses begin partitions besides.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=800))]
+    partitions: u32,
+    /// Users of YCSB, each with one row of 100 bytes.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2_000..=10_000_000))]
+    users: u32,
+    /// Time of each load before it is measured, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    warm_s: u64,
+    /// Time for which each load is measured, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// Rounds; each measures all designs, in the opposite order of the round before.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// The designs.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "DESIGN",
+        value_delimiter = ',',
+        default_value = "morphosys,single-master,multi-master,dynamast,adr,clay"
+    )]
+    designs: Vec<Named>,
+    /// Only show that the benchmark works: little data, one round of loads of two seconds.
+    #[arg(long, conflicts_with_all = ["users", "warm_s", "seconds", "rounds"])]
+    pub quick: bool,
+}
+
+/// A design by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Named {
+    Morphosys,
+    SingleMaster,
+    MultiMaster,
+    Dynamast,
+    Adr,
+    Clay,
+}
+
+impl Designs {
+    pub fn size(&self) -> Size {
+        let design = |named: &Named| match named {
+            Named::Morphosys => Design::Morphosys,
+            Named::SingleMaster => Design::SingleMaster,
+            Named::MultiMaster => Design::MultiMaster,
+            Named::Dynamast => Design::Dynamast,
+            Named::Adr => Design::Adr,
+            Named::Clay => Design::Clay,
+        };
+        let size = Size {
+            sites: self.sites,
+            site_cpu: self.site_cpu,
+            round_trip_us: self.round_trip_us,
+            clients: self.clients,
+            partitions: self.partitions as usize,
+            users: self.users,
+            warm_s: self.warm_s,
+            lasts_s: self.seconds,
+            rounds: self.rounds,
+            designs: self.designs.iter().map(design).collect(),
+        };
+        match self.quick {
+            true => Size { users: 2_000, partitions: 16, warm_s: 1, lasts_s: 1, rounds: 1, ..size },
+            false => size,
+        }
+    }
+}
