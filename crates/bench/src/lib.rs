@@ -100,7 +100,7 @@ impl Machine {
 }
 
 /// Name of each benchmark, and a description of the measured work.
-pub const BENCHMARKS: [(&str, &str); 23] = [
+pub const BENCHMARKS: [(&str, &str); 25] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -122,6 +122,8 @@ pub const BENCHMARKS: [(&str, &str); 23] = [
         "morphosys-fig3",
         "Fig. 3 of MorphoSys: YCSB on its design and on those of five other systems, in one engine",
     ),
+    ("morphosys-fig5", "Fig. 5 of MorphoSys: TPC-C and SmallBank on the same designs"),
+    ("morphosys-fig6", "Fig. 6 of MorphoSys: Twitter on the same designs"),
     (
         "tune-schedule",
         "deciding when a configuration changes, exactly, against the paper's genetic search",

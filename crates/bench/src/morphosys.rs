@@ -14,5 +14,5 @@ mod schism;
 
 pub use clients::OfKind;
 pub use designs::Design;
-pub use figures::{Compared, Figure3, Figure3Part, OfDesign, Row, Size, figure3};
+pub use figures::{Compared, Designs, Of, OfDesign, OpenLoop, Part, Row, Size, figure};
 pub use scene::{Outcome, Scene, run};

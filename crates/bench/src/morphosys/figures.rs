@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use imago_load::store::transactions::Benchmark;
-use imago_workload::procedures::ycsb;
+use imago_workload::procedures::{Kind, smallbank, tpcc, twitter, ycsb};
 use serde::Serialize;
 
 use super::designs::Design;
@@ -29,8 +29,16 @@ pub struct Size {
     pub clients: u64,
     /// Number of partitions at the start.
     pub partitions: usize,
-    /// Number of users of YCSB, each with one row.
+    /// Number of users of YCSB, each with one row; a fifth of it for Twitter.
     pub users: u32,
+    /// Number of warehouses of TPC-C.
+    pub warehouses: u16,
+    /// Number of items of TPC-C.
+    pub items: u32,
+    /// Number of customers of a district of TPC-C.
+    pub customers: u32,
+    /// Number of accounts of SmallBank.
+    pub accounts: u32,
     /// Time of each load before it is measured, in seconds.
     pub warm_s: u64,
     /// Time for which each load is measured, in seconds.
@@ -84,30 +92,49 @@ pub struct Compared {
     pub contradictions: usize,
 }
 
-/// One part of Fig. 3: a mix of transactions and a distribution of accesses.
+/// The latencies of one design at a rate that all designs can serve.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure3Part {
-    /// The part, from `a` to `d`.
-    pub part: char,
-    /// Share of the transactions that are scans; the others are read-modify-writes of three rows.
-    pub scans: f64,
-    /// Exponent of Zipf's law of the accesses; 0 if they are uniform.
-    pub exponent: f64,
-    /// The comparison.
+pub struct OpenLoop {
+    /// The part of the figure.
+    pub part: String,
+    /// The design.
+    pub design: Design,
+    /// Transactions per second that were due: half of the throughput of the slowest design.
+    pub rate_s: f64,
+    /// Type of the transactions.
+    pub kind: Kind,
+    /// Median latency in µs, of the median round.
+    pub p50_us: f64,
+    /// 99th percentile of the latency in µs, of the median round.
+    pub p99_us: f64,
+    /// The least and the greatest 99th percentile of the rounds, in µs.
+    pub p99_spread: String,
+}
+
+/// One part of a figure: the designs under one workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    /// The part, as the paper has it.
+    pub part: String,
+    /// The workload, in words.
+    pub workload: String,
+    /// The comparison in a closed loop.
     #[serde(flatten)]
     pub compared: Compared,
 }
 
-/// Fig. 3: YCSB, skewed and uniform, with 50 % and 10 % scans.
+/// A figure of the evaluation that compares designs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure3 {
+pub struct Designs {
     /// The benchmark and its size.
     #[serde(flatten)]
     pub header: Header<Size>,
     /// A summary: one row for each part and design.
     pub rows: Vec<Row>,
+    /// Latencies in an open loop; empty if the figure has none.
+    pub open: Vec<OpenLoop>,
     /// The parts.
-    pub parts: Vec<Figure3Part>,
+    pub parts: Vec<Part>,
 }
 
 /// A summary of one design under one workload; figures are medians over the rounds.
@@ -207,23 +234,146 @@ fn compared(loads: BTreeMap<Design, Vec<Outcome>>) -> Compared {
     Compared { designs, of_best_other: Figure::of(of_best), is_distinct, contradictions }
 }
 
-/// Measures Fig. 3. Calls `see` after each load with its part.
+/// A figure of the paper that compares designs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Fig. 3: YCSB, skewed and uniform, with 50 % and 10 % scans.
+    Ycsb,
+    /// Fig. 5: TPC-C, its New-Orders by the share of transactions that access two warehouses, and SmallBank.
+    TpcC,
+    /// Fig. 6: Twitter.
+    Twitter,
+}
+
+/// A part of a figure that is to be measured.
+struct Wanted {
+    part: &'static str,
+    workload: String,
+    benchmark: Benchmark,
+    /// True if latencies are measured in an open loop.
+    has_latencies: bool,
+}
+
+impl Of {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ycsb => "morphosys-fig3",
+            Self::TpcC => "morphosys-fig5",
+            Self::Twitter => "morphosys-fig6",
+        }
+    }
+
+    fn parts(self, size: &Size) -> Vec<Wanted> {
+        let percent = |share: f64| format!("{:.0} %", share * 100.0);
+        match self {
+            Self::Ycsb => {
+                let mixes =
+                    [("a", 0.5, EXPONENT), ("b", 0.1, EXPONENT), ("c", 0.5, 0.0), ("d", 0.1, 0.0)];
+                let wanted = |(part, scans, exponent): (&'static str, f64, f64)| {
+                    let users = size.users;
+                    let parameters =
+                        ycsb::Parameters { users, rows: 1, partners: 2, scans, exponent };
+                    let skew = if exponent > 0.0 { "skewed" } else { "uniform" };
+                    let workload = format!("YCSB, {} scans, {skew}", percent(scans));
+                    let benchmark = Benchmark::Ycsb(parameters);
+                    Wanted { part, workload, benchmark, has_latencies: false }
+                };
+                mixes.map(wanted).into()
+            }
+            Self::TpcC => {
+                let Size { warehouses, items, customers, .. } = *size;
+                let tpcc = |part, cross_warehouse: Option<f64>, has_latencies| {
+                    let mix = tpcc::Mix::Three;
+                    let parameters =
+                        tpcc::Parameters { warehouses, items, customers, mix, cross_warehouse };
+                    let crossing = match cross_warehouse {
+                        None => "the specification's share of".to_owned(),
+                        Some(share) => percent(share),
+                    };
+                    let workload = format!("TPC-C, {crossing} cross-warehouse transactions");
+                    let benchmark = Benchmark::TpcC(parameters);
+                    Wanted { part, workload, benchmark, has_latencies }
+                };
+                let smallbank = smallbank::Parameters { customers: size.accounts / 2 };
+                vec![
+                    tpcc("a-c", None, true),
+                    tpcc("d0", Some(0.0), true),
+                    tpcc("d33", Some(0.33), true),
+                    Wanted {
+                        part: "e",
+                        workload: "SmallBank".to_owned(),
+                        benchmark: Benchmark::SmallBank(smallbank),
+                        has_latencies: false,
+                    },
+                ]
+            }
+            Self::Twitter => {
+                let users = size.users / 5;
+                let parameters = twitter::Parameters { users, ..twitter::Parameters::default() };
+                vec![Wanted {
+                    part: "a, b",
+                    workload: "Twitter".to_owned(),
+                    benchmark: Benchmark::Twitter(parameters),
+                    has_latencies: true,
+                }]
+            }
+        }
+    }
+}
+
+/// Measures a figure. Calls `see` after each load with its part.
 ///
 /// # Errors
 /// Fails if a store refuses an operation.
-pub fn figure3(size: &Size, mut see: impl FnMut(char, Design, &Outcome)) -> Result<Figure3> {
-    let mut parts = Vec::new();
-    let mixes = [('a', 0.5, EXPONENT), ('b', 0.1, EXPONENT), ('c', 0.5, 0.0), ('d', 0.1, 0.0)];
-    for (part, scans, exponent) in mixes {
-        let users = size.users;
-        let parameters = ycsb::Parameters { users, rows: 1, partners: 2, scans, exponent };
+pub fn figure(of: Of, size: &Size, mut see: impl FnMut(&str, Design, &Outcome)) -> Result<Designs> {
+    let (mut parts, mut open) = (Vec::new(), Vec::new());
+    for Wanted { part, workload, benchmark, has_latencies } in of.parts(size) {
         let see = &mut |design, outcome: &Outcome| see(part, design, outcome);
-        let compared = compare(Benchmark::Ycsb(parameters), size, see)?;
-        parts.push(Figure3Part { part, scans, exponent, compared });
+        let compared = compare(benchmark, size, see)?;
+        if has_latencies {
+            open.extend(latencies(part, benchmark, size, &compared, see)?);
+        }
+        parts.push(Part { part: part.to_owned(), workload, compared });
     }
     let rows = parts
         .iter()
-        .flat_map(|one| one.compared.designs.iter().map(|of| Row::of(one.part.to_string(), of)))
+        .flat_map(|one| one.compared.designs.iter().map(|of| Row::of(one.part.clone(), of)))
         .collect();
-    Ok(Figure3 { header: Header::of("morphosys-fig3", size.clone()), rows, parts })
+    Ok(Designs { header: Header::of(of.name(), size.clone()), rows, open, parts })
+}
+
+/// Measures the latencies of all designs in turns, at half the throughput of the slowest.
+fn latencies(
+    part: &str,
+    benchmark: Benchmark,
+    size: &Size,
+    compared: &Compared,
+    see: &mut dyn FnMut(Design, &Outcome),
+) -> Result<Vec<OpenLoop>> {
+    let rates = compared.designs.iter().map(|of| of.throughput_s.median);
+    let rate_s = (rates.fold(f64::INFINITY, f64::min) / 2.0).max(1.0);
+    let mut loads: BTreeMap<(Design, Kind), Vec<(f64, f64)>> = BTreeMap::new();
+    for round in 0..size.rounds.max(1) {
+        let mut designs = size.designs.clone();
+        if round % 2 == 1 {
+            designs.reverse();
+        }
+        for design in designs {
+            let scene = Scene { rate_s: Some(rate_s), ..size.scene(benchmark, round) };
+            let outcome = scene::run(design, &scene)?;
+            see(design, &outcome);
+            for (kind, of) in outcome.kinds {
+                let (p50, p99) = (of.latency.p50_us as f64, of.latency.p99_us as f64);
+                loads.entry((design, kind)).or_default().push((p50, p99));
+            }
+        }
+    }
+    let row = |((design, kind), of): ((Design, Kind), Vec<(f64, f64)>)| {
+        let p50 = Figure::of(of.iter().map(|(p50, _)| *p50));
+        let p99 = Figure::of(of.iter().map(|(_, p99)| *p99));
+        let p99_spread = format!("{:.0} to {:.0}", p99.min, p99.max);
+        let (p50_us, p99_us, part) = (p50.median, p99.median, part.to_owned());
+        OpenLoop { part, design, rate_s, kind, p50_us, p99_us, p99_spread }
+    };
+    Ok(loads.into_iter().map(row).collect())
 }

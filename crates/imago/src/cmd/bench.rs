@@ -15,12 +15,12 @@ mod tuning;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use imago_bench::morphosys::{Design, Outcome};
+use imago_bench::morphosys::Of;
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{
-    BENCHMARKS, Size, adapt, chain_fetch, copy, flows, morphosys, placement, replay, reshard,
-    schedule, sophia, store, verify,
+    BENCHMARKS, Size, adapt, chain_fetch, copy, flows, placement, replay, reshard, schedule,
+    sophia, store, verify,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -130,16 +130,9 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
             json!(measured.map_err(stopped)??)
         }
-        Benchmark::MorphosysFig3(asked) => {
-            let size = asked.size();
-            let see = |part, design: Design, outcome: &Outcome| {
-                eprintln!("{part} {:14}{:8.0}/s", design.name(), outcome.throughput_s);
-            };
-            let measured =
-                tokio::task::spawn_blocking(move || morphosys::figure3(&size, see)).await;
-            let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
-            json!(measured.map_err(stopped)??)
-        }
+        Benchmark::MorphosysFig3(asked) => designs::measure(Of::Ycsb, asked).await?,
+        Benchmark::MorphosysFig5(asked) => designs::measure(Of::TpcC, asked).await?,
+        Benchmark::MorphosysFig6(asked) => designs::measure(Of::Twitter, asked).await?,
         Benchmark::TuneSchedule(asked) => {
             let &Schedules { intervals, configurations, runs, quick } = asked;
             let size = schedule::Size { intervals, configurations, runs };

@@ -33,16 +33,26 @@ fn every_benchmark_is_listed() {
     let names: Vec<_> = listed.as_array().unwrap().iter().map(|one| &one["name"]).collect();
     let of_copies = ["copy", "replay", "verify", "reshard"];
     let of_placement = ["chain-fetch", "placement", "flows", "flows-real"];
-    let of_decisions =
-        ["store", "store-postgres", "adapt", "morphosys-fig3", "tune-schedule", "reuse"];
+    let of_decisions = ["store", "store-postgres", "adapt"];
+    let of_morphosys = ["morphosys-fig3", "morphosys-fig5", "morphosys-fig6"];
+    let of_tuning = ["tune-schedule", "reuse"];
     let of_sophia =
         ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll", "sophia-redis"];
     let of_chains = ["chained-mr"];
     let of_morphus = ["morphus-table1", "morphus-fig7", "morphus-fig8"];
     assert_eq!(
         names,
-        [&of_copies[..], &of_placement, &of_decisions, &of_sophia, &of_chains, &of_morphus]
-            .concat()
+        [
+            &of_copies[..],
+            &of_placement,
+            &of_decisions,
+            &of_morphosys,
+            &of_tuning,
+            &of_sophia,
+            &of_chains,
+            &of_morphus
+        ]
+        .concat()
     );
 }
 

@@ -52,6 +52,12 @@ pub enum Benchmark {
     /// Fig. 3 of MorphoSys: YCSB, skewed and uniform, on its design and on those of five other systems, in one engine.
     #[command(after_help = QUICK)]
     MorphosysFig3(super::designs::Designs),
+    /// Fig. 5 of MorphoSys: TPC-C and SmallBank on the same designs.
+    #[command(after_help = QUICK)]
+    MorphosysFig5(super::designs::Designs),
+    /// Fig. 6 of MorphoSys: Twitter on the same designs.
+    #[command(after_help = QUICK)]
+    MorphosysFig6(super::designs::Designs),
     /// Deciding when a configuration should change, beside the paper's genetic search; starts no cluster.
     #[command(after_help = QUICK)]
     TuneSchedule(super::tuning::Schedules),

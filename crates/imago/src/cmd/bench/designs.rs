@@ -1,6 +1,9 @@
 //! The options of `imago bench run morphosys-fig3` and its like.
 
-use imago_bench::morphosys::{Design, Size};
+use imago_bench::morphosys::{Design, Of, Outcome, Size, figure};
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure};
 
 /// The size of a comparison of designs.
 #[derive(Debug, clap::Args)]
@@ -20,7 +23,10 @@ pub struct Designs {
     /// Partitions with which all designs begin; tables and warehouses begin partitions besides.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=800))]
     partitions: u32,
-    /// Users of YCSB, each with one row of 100 bytes.
+    /// Warehouses of TPC-C.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=100))]
+    warehouses: u16,
+    /// Users of YCSB, each with one row of 100 bytes; a fifth of it for Twitter.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2_000..=10_000_000))]
     users: u32,
     /// Time of each load before it is measured, in seconds.
@@ -42,7 +48,7 @@ pub struct Designs {
     )]
     designs: Vec<Named>,
     /// Only show that the benchmark works: little data, one round of loads of two seconds.
-    #[arg(long, conflicts_with_all = ["users", "warm_s", "seconds", "rounds"])]
+    #[arg(long, conflicts_with_all = ["users", "warehouses", "warm_s", "seconds", "rounds"])]
     pub quick: bool,
 }
 
@@ -74,14 +80,43 @@ impl Designs {
             clients: self.clients,
             partitions: self.partitions as usize,
             users: self.users,
+            warehouses: self.warehouses,
+            items: 2_000,
+            customers: 100,
+            accounts: 200_000,
             warm_s: self.warm_s,
             lasts_s: self.seconds,
             rounds: self.rounds,
             designs: self.designs.iter().map(design).collect(),
         };
         match self.quick {
-            true => Size { users: 2_000, partitions: 16, warm_s: 1, lasts_s: 1, rounds: 1, ..size },
+            true => Size {
+                users: 2_000,
+                warehouses: 2,
+                items: 200,
+                customers: 10,
+                accounts: 2_000,
+                partitions: 16,
+                warm_s: 1,
+                lasts_s: 1,
+                rounds: 1,
+                ..size
+            },
             false => size,
         }
     }
+}
+
+/// Measures a figure, and writes a line to stderr after each load.
+pub async fn measure(of: Of, asked: &Designs) -> Result<Value, Failure> {
+    let size = asked.size();
+    let see = |part: &str, design: Design, outcome: &Outcome| {
+        eprintln!("{part:5} {:14} {:8.0} transactions/s", design.name(), outcome.throughput_s);
+        for contradiction in outcome.contradictions.iter().take(10) {
+            eprintln!("      {contradiction}");
+        }
+    };
+    let measured = tokio::task::spawn_blocking(move || figure(of, &size, see)).await;
+    let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
+    Ok(json!(measured.map_err(stopped)??))
 }

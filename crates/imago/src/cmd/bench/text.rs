@@ -83,6 +83,7 @@ const TABLES: &[(&str, &[&str])] = &[
             "busiest",
         ],
     ),
+    ("open", &["part", "design", "rate_s", "kind", "p50_us", "p99_us", "p99_spread"]),
     ("compared", &["sites", "design", "measured_s", "simulated_s", "error"]),
     ("larger", &["sites", "random_s", "ideal_s", "adapted_s", "of_ideal", "of_random", "changes"]),
     (
