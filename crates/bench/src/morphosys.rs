@@ -9,10 +9,12 @@
 mod clients;
 mod designs;
 mod figures;
+mod learned;
 mod scene;
 mod schism;
 
 pub use clients::OfKind;
 pub use designs::Design;
 pub use figures::{Compared, Designs, Of, OfDesign, OpenLoop, Part, Row, Size, figure};
-pub use scene::{Outcome, Scene, run};
+pub use learned::{Class, Figure4, Predicted, figure4};
+pub use scene::{Outcome, PartitionAtEnd, Scene, run};

@@ -1,6 +1,6 @@
 //! The compared designs: the initial placement of each, how it executes transactions, and what changes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -189,17 +189,6 @@ pub(super) fn starts<'a>(
         of_group.1 += 1;
     }
     starts
-}
-
-/// Returns the number of copies of each partition's rows, as a mean over the rows.
-pub(super) fn copies(design: &design::Design, rows: &BTreeMap<Key, u64>) -> f64 {
-    let (mut copies, mut all) = (0, 0);
-    for partition in design.partitions() {
-        let rows = rows.get(&partition.range.start).copied().unwrap_or(0);
-        copies += rows * partition.sites().count() as u64;
-        all += rows;
-    }
-    copies as f64 / all.max(1) as f64
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::statistics::Figure;
 
 /// Exponent of Zipf's law of the skewed workloads.
-const EXPONENT: f64 = 0.99;
+pub(super) const EXPONENT: f64 = 0.99;
 
 /// Sizes of the evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,10 +47,14 @@ pub struct Size {
     pub rounds: u32,
     /// The designs.
     pub designs: Vec<Design>,
+    /// The parts of a figure that are measured; empty for all.
+    pub parts: Vec<String>,
+    /// Limit on the changes of the design a second that MorphoSys makes.
+    pub changes_s_max: f64,
 }
 
 impl Size {
-    fn scene(&self, benchmark: Benchmark, round: u32) -> Scene {
+    pub(super) fn scene(&self, benchmark: Benchmark, round: u32) -> Scene {
         Scene {
             benchmark,
             sites: self.sites,
@@ -62,6 +66,7 @@ impl Size {
             warm: Duration::from_secs(self.warm_s),
             lasts: Duration::from_secs(self.lasts_s),
             seed: 42 + u64::from(round),
+            changes_s_max: self.changes_s_max,
         }
     }
 }
@@ -296,7 +301,7 @@ impl Of {
                 };
                 let smallbank = smallbank::Parameters { customers: size.accounts / 2 };
                 vec![
-                    tpcc("a-c", None, true),
+                    tpcc("abc", None, true),
                     tpcc("d0", Some(0.0), true),
                     tpcc("d33", Some(0.33), true),
                     Wanted {
@@ -311,7 +316,7 @@ impl Of {
                 let users = size.users / 5;
                 let parameters = twitter::Parameters { users, ..twitter::Parameters::default() };
                 vec![Wanted {
-                    part: "a, b",
+                    part: "ab",
                     workload: "Twitter".to_owned(),
                     benchmark: Benchmark::Twitter(parameters),
                     has_latencies: true,
@@ -327,7 +332,11 @@ impl Of {
 /// Fails if a store refuses an operation.
 pub fn figure(of: Of, size: &Size, mut see: impl FnMut(&str, Design, &Outcome)) -> Result<Designs> {
     let (mut parts, mut open) = (Vec::new(), Vec::new());
-    for Wanted { part, workload, benchmark, has_latencies } in of.parts(size) {
+    let is_wanted = |wanted: &Wanted| {
+        size.parts.is_empty() || size.parts.iter().any(|part| part == wanted.part)
+    };
+    for wanted in of.parts(size).into_iter().filter(is_wanted) {
+        let Wanted { part, workload, benchmark, has_latencies } = wanted;
         let see = &mut |design, outcome: &Outcome| see(part, design, outcome);
         let compared = compare(benchmark, size, see)?;
         if has_latencies {

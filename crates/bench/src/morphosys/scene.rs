@@ -24,6 +24,7 @@ use tokio::runtime::Runtime;
 use super::clients::{self, Clients, OfKind, declare};
 use super::designs::{self, Design, Remastering, Shared};
 use super::schism;
+use crate::adapt::Quality;
 use crate::error::{Error, Result, process};
 
 /// Number of rows that one transaction writes while a store is filled.
@@ -62,6 +63,8 @@ pub struct Scene {
     pub lasts: Duration,
     /// Seed of the clients and of random placements.
     pub seed: u64,
+    /// Limit on the changes of the design a second that MorphoSys makes.
+    pub changes_s_max: f64,
 }
 
 /// The result of a load.
@@ -91,6 +94,21 @@ pub struct Outcome {
     pub rows: u64,
     /// Contradictions between the rows, and between them and the acknowledged transactions.
     pub contradictions: Vec<String>,
+    /// The partitions at the end, in key order.
+    #[serde(skip)]
+    pub at_end: Vec<PartitionAtEnd>,
+    /// The decisions of the strategy, and the accuracy of the predictions; `None` if nothing changes the design.
+    #[serde(skip)]
+    pub quality: Option<Quality>,
+}
+
+/// A partition at the end of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionAtEnd {
+    /// Number of its rows.
+    pub rows: u64,
+    /// Number of its copies, the master's included.
+    pub copies: usize,
 }
 
 fn wrong(abort: &Abort) -> Error {
@@ -117,7 +135,7 @@ pub fn run(design: Design, scene: &Scene) -> Result<Outcome> {
     let store = Arc::new(store.map_err(|error| Error::Wrong(error.to_string()))?);
     // The planner has a thread of its own, so that clients do not delay it.
     let (client_threads, planner) = (runtime()?, runtime()?);
-    let starts = client_threads.block_on(prepare(&store, design, scene))?;
+    client_threads.block_on(prepare(&store, design, scene))?;
     let sampler = Arc::new(Sampler::new(scene.sites, Some(scene.site_cpu)));
     let adaptation = adapt(&store, design, &sampler, scene, &planner);
     let parameters = clients::Parameters {
@@ -154,7 +172,11 @@ pub fn run(design: Design, scene: &Scene) -> Result<Outcome> {
     let (kinds, retried) = (clients.latencies(), clients.retried());
     let all = clients.done().max(1) as f64;
     let mut check = client_threads.block_on(clients.finish())?;
-    let changes = adaptation.as_ref().map_or(0, |adaptation| adaptation.report().changes);
+    let report = adaptation.as_ref().map(|adaptation| adaptation.report());
+    let changes = report.as_ref().map_or(0, |report| report.changes);
+    if let (Ok(path), Some(report)) = (std::env::var("DBG_REPORT"), &report) {
+        _ = std::fs::write(path, serde_json::to_vec(report).unwrap_or_default());
+    }
     drop(planner);
     let mut of_partition: BTreeMap<Key, u64> = BTreeMap::new();
     let mut contradictions = Vec::new();
@@ -164,7 +186,15 @@ pub fn run(design: Design, scene: &Scene) -> Result<Outcome> {
     }))?;
     contradictions.extend(check.contradictions(&scene.benchmark));
     let map = store.map();
-    drop(starts);
+    let at_end: Vec<PartitionAtEnd> = map
+        .design
+        .partitions()
+        .map(|partition| PartitionAtEnd {
+            rows: of_partition.get(&partition.range.start).copied().unwrap_or(0),
+            copies: partition.sites().count(),
+        })
+        .collect();
+    let copies: u64 = at_end.iter().map(|one| one.rows * one.copies as u64).sum();
     Ok(Outcome {
         throughput_s,
         seconds,
@@ -173,11 +203,13 @@ pub fn run(design: Design, scene: &Scene) -> Result<Outcome> {
         design_changed: (store.brought_together() - before) as f64 / all,
         changes,
         partitions: map.design.partitions().count(),
-        copies: designs::copies(&map.design, &of_partition),
+        copies: copies as f64 / rows.max(1) as f64,
         site_shares,
         retried,
         rows,
         contradictions,
+        at_end,
+        quality: report.as_ref().map(Quality::of),
     })
 }
 
@@ -196,7 +228,7 @@ fn adapt(
     }
     // The other systems have no guardrails.
     let limits = match strategy {
-        None => Limits::default(),
+        None => Limits { changes_s_max: scene.changes_s_max, ..Limits::default() },
         Some(_) => Limits {
             cool_down_ms: 0,
             reversal_ms: 0,
@@ -216,8 +248,8 @@ fn adapt(
     Some(adaptation)
 }
 
-/// Fills the store and places the partitions of a design. Returns the first keys of the partitions.
-async fn prepare(store: &Arc<Store>, design: Design, scene: &Scene) -> Result<Vec<String>> {
+/// Fills the store and places the partitions of a design.
+async fn prepare(store: &Arc<Store>, design: Design, scene: &Scene) -> Result<()> {
     let rows: Vec<(String, Vec<u8>)> = scene.benchmark.rows(scene.seed).collect();
     let mut session = store.session();
     for some in rows.chunks(FILLED_AT_ONCE) {
@@ -263,7 +295,7 @@ async fn prepare(store: &Arc<Store>, design: Design, scene: &Scene) -> Result<Ve
     };
     let placing = stream::iter(starts.iter().enumerate().map(place).collect::<Vec<_>>());
     placing.buffer_unordered(PLACED_AT_ONCE).try_collect::<Vec<()>>().await?;
-    Ok(starts)
+    Ok(())
 }
 
 /// Makes a partition, whose only copy is at site 0, one of the given sites with this master.

@@ -131,6 +131,7 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             json!(measured.map_err(stopped)??)
         }
         Benchmark::MorphosysFig3(asked) => designs::measure(Of::Ycsb, asked).await?,
+        Benchmark::MorphosysFig4(asked) => designs::learned(asked).await?,
         Benchmark::MorphosysFig5(asked) => designs::measure(Of::TpcC, asked).await?,
         Benchmark::MorphosysFig6(asked) => designs::measure(Of::Twitter, asked).await?,
         Benchmark::TuneSchedule(asked) => {

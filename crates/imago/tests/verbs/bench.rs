@@ -34,7 +34,7 @@ fn every_benchmark_is_listed() {
     let of_copies = ["copy", "replay", "verify", "reshard"];
     let of_placement = ["chain-fetch", "placement", "flows", "flows-real"];
     let of_decisions = ["store", "store-postgres", "adapt"];
-    let of_morphosys = ["morphosys-fig3", "morphosys-fig5", "morphosys-fig6"];
+    let of_morphosys = ["morphosys-fig3", "morphosys-fig4", "morphosys-fig5", "morphosys-fig6"];
     let of_tuning = ["tune-schedule", "reuse"];
     let of_sophia =
         ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll", "sophia-redis"];

@@ -19,7 +19,7 @@ use rand::{Rng, RngExt as _};
 use super::coarse::{coarse_by, starts};
 use super::considered::{Considered, Hold, Rejected};
 use super::division::{Division, divisions};
-use super::layout::{Key, Layout, Operator};
+use super::layout::{Key, Layout, Operator, Site};
 use super::parameters::Parameters;
 use super::plans::{View, move_half, plans, removals};
 use super::price::{Price, Situation, price, price_by};
@@ -115,14 +115,42 @@ fn pick(among: &[usize], dice: &mut impl Rng) -> Option<usize> {
 /// A function of a design and an operator that returns why the operator is held back now; `None` if it is not.
 pub type HoldCheck<'h, K> = dyn Fn(&Layout<K>, &Operator<K>) -> Option<Hold> + 'h;
 
+/// A plan that the last decision chose, which the next one considers again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Again<K> {
+    /// First key of the transaction or division that the plan was made for; `None` for removals of replicas.
+    pub trigger: Option<K>,
+    /// The site that is to run these transactions, or has the replica.
+    pub site: Site,
+    /// Operators of the plan.
+    pub operators: Vec<Operator<K>>,
+}
+
+impl<K: Key> Again<K> {
+    /// Returns the plans that a decision chose.
+    #[must_use]
+    pub fn of(decided: &Decided<K>) -> Vec<Self> {
+        let again = |plan: &Considered<K>| Self {
+            trigger: plan.trigger.clone(),
+            site: plan.site,
+            operators: plan.operators.clone(),
+        };
+        decided.chosen().map(again).collect()
+    }
+}
+
+/// Maximum number of replicas that one plan removes.
+const REMOVED_AT_ONCE: usize = 32;
+
 /// Decides which plans save more than they cost. `held` returns why an operator must not be executed now. `again` has
-/// the triggers (first keys) of plans chosen before, which are considered in addition to those that `dice` draws.
+/// the plans that the last decision chose: those that still pay are chosen first. Without that, the best of many plans
+/// that pay alike would be another one each time, and none would be chosen twice in a row.
 pub fn decide<K: Key>(
     layout: &Layout<K>,
     situation: &Situation<'_, K>,
     parameters: &Parameters,
     held: &HoldCheck<'_, K>,
-    again: &[K],
+    again: &[Again<K>],
     dice: &mut (impl Rng + ?Sized),
 ) -> Decided<K> {
     let Expected { lasts_s, others } = situation.expected;
@@ -175,10 +203,14 @@ pub fn decide<K: Key>(
         let ranks = &ranks;
         move |operator: &Operator<u32>| held(&layout, &ranks.operator(operator))
     };
-    let again: Vec<u32> = again.iter().map(|key| ranks.nearest(key)).collect();
-    let mut triggers = triggers(&samples, parameters.triggers, dice);
-    triggers.extend(again.iter().flat_map(|key| heaviest(&samples, key)));
-    let origins = Origins { triggers, divisions };
+    let again = again.iter().map(|plan| Again {
+        trigger: plan.trigger.as_ref().map(|key| ranks.nearest(key)),
+        site: plan.site,
+        operators: plan.operators.iter().map(|operator| ranks.nearest_operator(operator)).collect(),
+    });
+    let again = again.collect();
+    let triggers = triggers(&samples, parameters.triggers, dice);
+    let origins = Origins { triggers, divisions, again };
     let decided = decide_ranked(&design, &situation, parameters, held_by, &origins);
     let named = |plan: Considered<u32>| Considered {
         trigger: plan.trigger.map(|rank| ranks.key(rank)),
@@ -204,6 +236,8 @@ struct Origins<K> {
     triggers: BTreeSet<usize>,
     /// Divisions of sites that run more than their share of the writing transactions.
     divisions: Vec<Division<K>>,
+    /// The plans that the last decision chose.
+    again: Vec<Again<K>>,
 }
 
 /// Decides on one design. `held_by` returns, for a design, the function that says which operators are held back.
@@ -222,8 +256,13 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
     let mut chosen = Vec::<Considered<K>>::new();
     while chosen.len() < parameters.plans_max {
         let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
+        let is_again = |plan: &Considered<K>| {
+            origins.again.iter().any(|again| again.operators == plan.operators)
+        };
         let open = paying.iter().enumerate().filter(|(_, plan)| plan.rejected.is_none());
-        let best = open.max_by(|(_, one), (_, two)| net(one).total_cmp(&net(two)));
+        let best = open.max_by(|(_, one), (_, two)| {
+            is_again(one).cmp(&is_again(two)).then(net(one).total_cmp(&net(two)))
+        });
         let Some((best, _)) = best else { break };
         let best = paying.remove(best);
         for operator in &best.operators {
@@ -254,6 +293,23 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
     Decided { considered: chosen, before, after: design_price }
 }
 
+/// Returns the plan that removes all replicas whose removal alone saves something, those that save most first; nothing if
+/// there are fewer than two. Each may save less than the least gain: many replicas that are hardly read cost as much as a
+/// few that are read often.
+fn together<K: Key>(single: &[Considered<K>], parameters: &Parameters) -> Vec<Operator<K>> {
+    let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
+    let saves = |plan: &&Considered<K>| {
+        matches!(plan.rejected, None | Some(Rejected::TooLittle)) && net(plan) > 0.0
+    };
+    let mut saving: Vec<&Considered<K>> = single.iter().filter(saves).collect();
+    saving.sort_by(|one, two| net(two).total_cmp(&net(one)));
+    saving.truncate(REMOVED_AT_ONCE);
+    if saving.len() < 2 {
+        return Vec::new();
+    }
+    saving.into_iter().flat_map(|plan| plan.operators.iter().cloned()).collect()
+}
+
 /// Draws `many` samples with probability proportional to their weights. Returns their indexes, each at most once.
 fn triggers<K>(
     samples: &[(f64, Sample<K>)],
@@ -279,22 +335,6 @@ fn triggers<K>(
 /// Returns the first written key of a transaction, or else the start of its first range: it identifies a trigger.
 fn first_key<K>(sample: &Sample<K>) -> Option<&K> {
     sample.writes.first().or(sample.reads.first().map(|(from, _)| from))
-}
-
-/// Returns the indexes of the heaviest sample that writes and of the heaviest that only reads, among those whose first
-/// key is the greatest one up to `key`.
-fn heaviest<K: Key>(samples: &[(f64, Sample<K>)], key: &K) -> impl Iterator<Item = usize> {
-    let firsts = samples.iter().filter_map(|(_, sample)| first_key(sample));
-    let last = firsts.filter(|first| *first <= key).max();
-    let of = |writes: bool| {
-        let begins = |(_, (_, sample)): &(usize, &(f64, Sample<K>))| {
-            first_key(sample) == last && sample.writes.is_empty() != writes
-        };
-        let all = samples.iter().enumerate().filter(begins);
-        all.max_by(|(_, (one, _)), (_, (two, _))| one.total_cmp(two)).map(|(number, _)| number)
-    };
-    let both = last.map(|_| [of(true), of(false)]);
-    both.into_iter().flatten().flatten()
 }
 
 /// Weighs all plans of the origins, and all removals of replicas, on one design.
@@ -339,10 +379,22 @@ fn look<K: Key>(
             considered.extend(new.map(|plan| by.weighed(first.cloned(), site, plan)));
         }
     }
-    for removal in removals(&view) {
-        if let Some(Operator::RemoveReplica(_, site)) = removal.first() {
-            let site = *site;
-            considered.push(by.weighed(None, site, removal));
+    let single: Vec<Considered<K>> = removals(&view)
+        .filter_map(|removal| match removal.first() {
+            Some(Operator::RemoveReplica(_, site)) => Some((*site, removal)),
+            _ => None,
+        })
+        .map(|(site, removal)| by.weighed(None, site, removal))
+        .collect();
+    let together = together(&single, parameters);
+    if let Some(Operator::RemoveReplica(_, site)) = together.first() {
+        considered.push(by.weighed(None, *site, together.clone()));
+    }
+    considered.extend(single);
+    for Again { trigger, site, operators } in &origins.again {
+        let is_new = considered.iter().all(|plan| plan.operators != *operators);
+        if is_new && by.is_possible(operators) {
+            considered.push(by.weighed(trigger.clone(), *site, operators.clone()));
         }
     }
     considered.append(&mut without_plan);

@@ -81,6 +81,18 @@ impl<K: Key> Ranks<K> {
         }
     }
 
+    /// Returns the operator with the ranks of its keys, or of the greatest known keys below them.
+    pub(super) fn nearest_operator(&self, operator: &Operator<K>) -> Operator<u32> {
+        let rank = |key: &K| self.nearest(key);
+        match operator {
+            Operator::Split(key) => Operator::Split(rank(key)),
+            Operator::Merge(start) => Operator::Merge(rank(start)),
+            Operator::AddReplica(start, site) => Operator::AddReplica(rank(start), *site),
+            Operator::RemoveReplica(start, site) => Operator::RemoveReplica(rank(start), *site),
+            Operator::Remaster(start, site) => Operator::Remaster(rank(start), *site),
+        }
+    }
+
     pub(super) fn no_plan(&self, why: &NoPlan<u32>) -> NoPlan<K> {
         match why {
             NoPlan::Pinned(start, site) => NoPlan::Pinned(self.key(*start), *site),

@@ -11,7 +11,7 @@ pub mod dynamast;
 use rand::Rng;
 
 use super::considered::{Considered, Hold, Rejected};
-use super::decide::{Decided, HoldCheck, decide};
+use super::decide::{Again, Decided, HoldCheck, decide};
 use super::layout::{Key, Layout, Operator, Site};
 use super::parameters::Parameters;
 use super::price::{Price, Situation};
@@ -67,11 +67,12 @@ fn unpriced<K: Key>(
 /// The strategy of MorphoSys (§5): plans that save more time than they take, by learned costs.
 ///
 /// A plan is executed when several consecutive decisions have chosen it. With many partitions and sites each decision
-/// considers only a few transactions, so those whose plans were chosen are considered again in the next decision.
+/// considers only a few transactions, and many plans save about as much. So the plans that were chosen are considered
+/// again in the next decision, and come first if they still pay.
 #[derive(Clone, Debug)]
 pub struct MorphoSys<K> {
-    /// Triggers (first keys of transactions) of the plans that the last decision chose.
-    paid: Vec<K>,
+    /// The plans that the last decision chose.
+    paid: Vec<Again<K>>,
 }
 
 impl<K> Default for MorphoSys<K> {
@@ -98,7 +99,7 @@ impl<K: Key + Send> Strategy<K> for MorphoSys<K> {
         dice: &mut dyn Rng,
     ) -> Decided<K> {
         let decided = decide(layout, situation, parameters, held, &self.paid, dice);
-        self.paid = decided.chosen().filter_map(|plan| plan.trigger.clone()).collect();
+        self.paid = Again::of(&decided);
         decided
     }
 }

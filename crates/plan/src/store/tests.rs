@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use super::considered::{Hold, Rejected};
+use super::considered::{Considered, Hold, Rejected};
 use super::cost::{CostModel, Inputs, Measured, Operation, Uses};
 use super::decide::{Decided, decide, emulated};
 use super::layout::{Layout, Operator, Partition, Site};
@@ -22,6 +22,7 @@ mod limits;
 mod periods;
 mod price;
 mod regression;
+mod removals;
 mod triggers;
 mod uncertain;
 mod waves;
@@ -412,8 +413,14 @@ fn what_is_held_back_says_why() {
         matches!(operator, Operator::Remaster(..))
             .then(|| Hold::Forbidden("it was changed 2 s ago".to_owned()))
     };
-    let decided =
-        decide(&layout, &known, &Parameters::default(), &held, &[], &mut StdRng::seed_from_u64(1));
+    let decided = decide(
+        &layout,
+        &known,
+        &Parameters::default(),
+        &held,
+        &Again::default(),
+        &mut StdRng::seed_from_u64(1),
+    );
     let is_held = |plan: &super::considered::Considered<String>| {
         matches!(plan.rejected, Some(Rejected::OnHold(_)))
     };

@@ -55,6 +55,20 @@ enum AdaptPart {
     Sites,
 }
 
+/// Returns the size of the shifts and of the simulated sites, as the defaults have it.
+pub fn shifts_and_sites(quick: bool) -> adapt::Size {
+    let asked = Adapting {
+        users: 40_000,
+        site_cpu: 0.15,
+        clients: 64,
+        shifts: 3,
+        periods: Vec::new(),
+        parts: vec![AdaptPart::Shifts, AdaptPart::Sites],
+        quick,
+    };
+    asked.size()
+}
+
 impl Adapting {
     pub fn size(&self) -> adapt::Size {
         let Self { users, site_cpu, clients, shifts, quick, .. } = *self;

@@ -52,6 +52,9 @@ pub enum Benchmark {
     /// Fig. 3 of MorphoSys: YCSB, skewed and uniform, on its design and on those of five other systems, in one engine.
     #[command(after_help = QUICK)]
     MorphosysFig3(super::designs::Designs),
+    /// Fig. 4 of MorphoSys: its partitions and replicas by how hot rows are, shifts, simulated sites, and predicted costs.
+    #[command(after_help = QUICK)]
+    MorphosysFig4(super::designs::Learned),
     /// Fig. 5 of MorphoSys: TPC-C and SmallBank on the same designs.
     #[command(after_help = QUICK)]
     MorphosysFig5(super::designs::Designs),

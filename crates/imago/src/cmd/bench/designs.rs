@@ -1,8 +1,9 @@
 //! The options of `imago bench run morphosys-fig3` and its like.
 
-use imago_bench::morphosys::{Design, Of, Outcome, Size, figure};
+use imago_bench::morphosys::{Design, Of, Outcome, Size, figure, figure4};
 use serde_json::{Value, json};
 
+use super::adapting::shifts_and_sites;
 use crate::exit::{Exit, Failure};
 
 /// The size of a comparison of designs.
@@ -47,9 +48,29 @@ pub struct Designs {
         default_value = "morphosys,single-master,multi-master,dynamast,adr,clay"
     )]
     designs: Vec<Named>,
+    /// The parts of the figure, such as a,b; all if none is given.
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    parts: Vec<String>,
+    /// Limit on the changes of the design a second that MorphoSys makes.
+    #[arg(long, value_name = "N", default_value_t = 50.0)]
+    changes_s_max: f64,
     /// Only show that the benchmark works: little data, one round of loads of two seconds.
     #[arg(long, conflicts_with_all = ["users", "warehouses", "warm_s", "seconds", "rounds"])]
     pub quick: bool,
+}
+
+/// The options of `imago bench run morphosys-fig4`.
+#[derive(Debug, clap::Args)]
+pub struct Learned {
+    /// Leave out the shifts and the simulated sites, which take ten minutes.
+    #[arg(long)]
+    only_designs: bool,
+    /// Time for which the store adapts, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    warm_s: u64,
+    /// Only show that the benchmark works: little data, loads of a few seconds.
+    #[arg(long, conflicts_with = "warm_s")]
+    quick: bool,
 }
 
 /// A design by its name.
@@ -61,6 +82,18 @@ enum Named {
     Dynamast,
     Adr,
     Clay,
+}
+
+/// Returns the size of a comparison without options.
+fn default_size(quick: bool) -> Size {
+    #[derive(clap::Parser)]
+    struct Parsed {
+        #[command(flatten)]
+        designs: Designs,
+    }
+    let words = ["designs", "--quick"];
+    let parsed: Parsed = clap::Parser::parse_from(&words[..1 + usize::from(quick)]);
+    parsed.designs.size()
 }
 
 impl Designs {
@@ -88,6 +121,8 @@ impl Designs {
             lasts_s: self.seconds,
             rounds: self.rounds,
             designs: self.designs.iter().map(design).collect(),
+            parts: self.parts.clone(),
+            changes_s_max: self.changes_s_max,
         };
         match self.quick {
             true => Size {
@@ -117,6 +152,18 @@ pub async fn measure(of: Of, asked: &Designs) -> Result<Value, Failure> {
         }
     };
     let measured = tokio::task::spawn_blocking(move || figure(of, &size, see)).await;
+    let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
+    Ok(json!(measured.map_err(stopped)??))
+}
+
+/// Measures Fig. 4, and writes each step to stderr.
+pub async fn learned(asked: &Learned) -> Result<Value, Failure> {
+    let quick = asked.quick;
+    let size = default_size(quick);
+    let size = if quick { size } else { Size { warm_s: asked.warm_s, ..size } };
+    let adapted = (!asked.only_designs).then(|| shifts_and_sites(quick));
+    let say = |what: &str| eprintln!("{what}");
+    let measured = tokio::task::spawn_blocking(move || figure4(&size, adapted, &say)).await;
     let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
     Ok(json!(measured.map_err(stopped)??))
 }

@@ -83,6 +83,11 @@ const TABLES: &[(&str, &[&str])] = &[
             "busiest",
         ],
     ),
+    ("classes", &["scans", "class", "rows", "copies", "partitions"]),
+    (
+        "predicted",
+        &["scans", "changes", "undone_share", "r_squared_transactions", "r_squared_operators"],
+    ),
     ("open", &["part", "design", "rate_s", "kind", "p50_us", "p99_us", "p99_spread"]),
     ("compared", &["sites", "design", "measured_s", "simulated_s", "error"]),
     ("larger", &["sites", "random_s", "ideal_s", "adapted_s", "of_ideal", "of_random", "changes"]),

@@ -6,11 +6,11 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use super::{learned, user, users, writes};
-use crate::store::decide::decide;
+use crate::store::considered::Rejected;
+use crate::store::decide::{Again, decide};
 use crate::store::parameters::Parameters;
 use crate::store::price::{CPU_WEIGHT, Situation};
 use crate::store::regimes::Expected;
-use crate::store::strategy::{MorphoSys, Strategy as _};
 use crate::store::workload::Sample;
 
 /// Users of the first partition and the second are written together now and then, those of the third alone.
@@ -34,37 +34,47 @@ fn with_situation<R>(run: impl FnOnce(&Situation<'_, String>) -> R) -> R {
 }
 
 #[test]
-fn what_paid_before_is_looked_at_again_though_it_is_not_drawn() {
+fn what_paid_comes_first_though_it_is_not_drawn_and_others_save_more() {
     let layout = users(&[(0, &[]), (1, &[0]), (2, &[]), (3, &[])]);
-    let parameters = Parameters { triggers: 0, ..Parameters::default() };
+    let drawn = Parameters { triggers: 60, ..Parameters::default() };
     let mut dice = StdRng::seed_from_u64(3);
     with_situation(|situation| {
-        let mut looked_at = |again: &[String]| {
-            let decided = decide(&layout, situation, &parameters, &|_, _| None, again, &mut dice);
-            let triggers = decided.considered.into_iter().filter_map(|plan| plan.trigger);
-            triggers.collect::<Vec<_>>()
-        };
-        assert_eq!(looked_at(&[]), Vec::<String>::new());
-        let again = looked_at(&[user(9)]);
-        assert!(!again.is_empty() && again.iter().all(|key| *key < user(1_000)), "{again:?}");
-        // The key itself need not be sampled again.
-        assert!(looked_at(&[user(2_999)]).iter().all(|key| *key >= user(2_000)));
+        let first = decide(&layout, situation, &drawn, &|_, _| None, &[], &mut dice);
+        let paid = Again::of(&first);
+        assert!(!paid.is_empty(), "{first:?}");
+        let undrawn = Parameters { triggers: 0, ..drawn };
+        let second = decide(&layout, situation, &undrawn, &|_, _| None, &paid, &mut dice);
+        let chosen: Vec<_> = second.chosen().map(|plan| &plan.operators).collect();
+        assert!(paid.iter().all(|again| chosen.contains(&&again.operators)), "{second:?}");
+        // Of the plans that pay, the one that saves least is chosen if it was chosen before.
+        let one = Parameters { plans_max: 1, ..drawn };
+        let pays = first.considered.iter().filter(|plan| plan.net_us(one.lambda) > 0.0);
+        let pays = pays.filter(|plan| matches!(plan.rejected, None | Some(Rejected::Another)));
+        let least = pays.min_by(|one, two| one.net_us(1.0).total_cmp(&two.net_us(1.0))).unwrap();
+        let (trigger, site, operators) =
+            (least.trigger.clone(), least.site, least.operators.clone());
+        let again = [Again { trigger, site, operators }];
+        let third = decide(&layout, situation, &one, &|_, _| None, &again, &mut dice);
+        let third: Vec<_> = third.chosen().map(|plan| &plan.operators).collect();
+        assert_eq!(third, [&again[0].operators]);
     });
 }
 
 #[test]
-fn a_strategy_looks_again_at_what_paid() {
+fn what_is_done_is_not_chosen_again() {
     let layout = users(&[(0, &[]), (1, &[0]), (2, &[]), (3, &[])]);
-    let (drawn, none) = (Parameters { triggers: 60, ..Parameters::default() }, 0);
+    let parameters = Parameters { triggers: 60, ..Parameters::default() };
     let mut dice = StdRng::seed_from_u64(3);
-    let mut strategy = MorphoSys::default();
     with_situation(|situation| {
-        let first = strategy.decide(&layout, situation, &drawn, &|_, _| None, &mut dice);
-        let paid = first.chosen().filter_map(|plan| plan.trigger.clone()).count();
-        assert!(paid > 0, "{first:?}");
-        let undrawn = Parameters { triggers: none, ..drawn };
-        let second = strategy.decide(&layout, situation, &undrawn, &|_, _| None, &mut dice);
-        assert_eq!(second.chosen().filter(|plan| plan.trigger.is_some()).count(), paid);
+        let first = decide(&layout, situation, &parameters, &|_, _| None, &[], &mut dice);
+        let paid = Again::of(&first);
+        let mut after = layout.clone();
+        for again in &paid {
+            again.operators.iter().for_each(|operator| after.apply(operator).expect("it can be"));
+        }
+        let second = decide(&after, situation, &parameters, &|_, _| None, &paid, &mut dice);
+        let is_done = |operators: &Vec<_>| paid.iter().any(|again| again.operators == *operators);
+        assert!(!second.chosen().any(|plan| is_done(&plan.operators)), "{second:?}");
     });
 }
 
