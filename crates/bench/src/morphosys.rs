@@ -8,6 +8,7 @@
 
 mod clients;
 mod designs;
+mod drawing;
 mod figures;
 mod learned;
 mod scene;

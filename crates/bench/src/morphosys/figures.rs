@@ -1,6 +1,7 @@
 //! The figures of the evaluation: loads on all designs in turns, and their comparison.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use imago_load::store::transactions::Benchmark;
@@ -8,6 +9,7 @@ use imago_workload::procedures::{Kind, smallbank, tpcc, twitter, ycsb};
 use serde::Serialize;
 
 use super::designs::Design;
+use super::drawing;
 use super::scene::{self, Outcome, Scene};
 use crate::Header;
 use crate::error::Result;
@@ -140,6 +142,8 @@ pub struct Designs {
     pub open: Vec<OpenLoop>,
     /// The parts.
     pub parts: Vec<Part>,
+    /// Files of the pictures; empty if none were drawn.
+    pub pictures: Vec<PathBuf>,
 }
 
 /// A summary of one design under one workload; figures are medians over the rounds.
@@ -326,11 +330,16 @@ impl Of {
     }
 }
 
-/// Measures a figure. Calls `see` after each load with its part.
+/// Measures a figure, and draws it into `folder` if that is given. Calls `see` after each load with its part.
 ///
 /// # Errors
 /// Fails if a store refuses an operation.
-pub fn figure(of: Of, size: &Size, mut see: impl FnMut(&str, Design, &Outcome)) -> Result<Designs> {
+pub fn figure(
+    of: Of,
+    size: &Size,
+    folder: Option<&Path>,
+    mut see: impl FnMut(&str, Design, &Outcome),
+) -> Result<Designs> {
     let (mut parts, mut open) = (Vec::new(), Vec::new());
     let is_wanted = |wanted: &Wanted| {
         size.parts.is_empty() || size.parts.iter().any(|part| part == wanted.part)
@@ -348,7 +357,8 @@ pub fn figure(of: Of, size: &Size, mut see: impl FnMut(&str, Design, &Outcome)) 
         .iter()
         .flat_map(|one| one.compared.designs.iter().map(|of| Row::of(one.part.clone(), of)))
         .collect();
-    Ok(Designs { header: Header::of(of.name(), size.clone()), rows, open, parts })
+    let pictures = drawing::draw(of.name(), &parts, &open, folder)?;
+    Ok(Designs { header: Header::of(of.name(), size.clone()), rows, open, parts, pictures })
 }
 
 /// Measures the latencies of all designs in turns, at half the throughput of the slowest.

@@ -174,9 +174,6 @@ pub fn run(design: Design, scene: &Scene) -> Result<Outcome> {
     let mut check = client_threads.block_on(clients.finish())?;
     let report = adaptation.as_ref().map(|adaptation| adaptation.report());
     let changes = report.as_ref().map_or(0, |report| report.changes);
-    if let (Ok(path), Some(report)) = (std::env::var("DBG_REPORT"), &report) {
-        _ = std::fs::write(path, serde_json::to_vec(report).unwrap_or_default());
-    }
     drop(planner);
     let mut of_partition: BTreeMap<Key, u64> = BTreeMap::new();
     let mut contradictions = Vec::new();

@@ -272,6 +272,55 @@ fn the_stores_procedures_are_measured_beside_those_of_postgres() {
     assert_eq!(report["pairs"].as_array().map(Vec::len), Some(2), "{report}");
 }
 
+/// Each part of a figure has all six designs, and no load lost or tore a row.
+fn assert_designs(report: &Value, parts: &[&str]) {
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6 * parts.len(), "{report}");
+    for (part, rows) in parts.iter().zip(rows.chunks(6)) {
+        assert!(rows.iter().all(|row| row["part"] == **part), "{rows:?}");
+        for row in rows {
+            assert_figures(row, &["txn_per_s", "morphosys_ratio", "partitions", "copies"]);
+        }
+        let of = |design: &str| rows.iter().find(|row| row["design"] == design).unwrap();
+        for design in ["single-master", "morphosys", "dynamast"] {
+            assert_eq!(of(design)["two_phase"], 0.0, "{design} changes its design: {rows:?}");
+        }
+        assert_eq!(of("single-master")["design_changed"], 0.0, "all is at one site: {rows:?}");
+    }
+    for part in report["parts"].as_array().unwrap() {
+        assert_eq!(part["contradictions"], 0, "{part}");
+    }
+}
+
+#[test]
+fn figure_3_of_morphosys_compares_six_designs() {
+    let report = bench(&["run", "morphosys-fig3", "--quick"]);
+    assert_designs(&report, &["a", "b", "c", "d"]);
+    let two_phase = |row: &&Value| row["two_phase"].as_f64().unwrap() > 0.0;
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().filter(two_phase).count() >= 8, "three designs commit so: {report}");
+}
+
+#[test]
+fn figure_4_of_morphosys_classifies_rows_and_checks_predictions() {
+    let report = bench(&["run", "morphosys-fig4", "--quick", "--only-designs"]);
+    let classes = report["classes"].as_array().unwrap();
+    assert_eq!(classes.len(), 6, "{report}");
+    assert!(classes.iter().all(|one| one["copies"].as_f64().unwrap() >= 1.0), "{report}");
+    assert_eq!(report["predicted"].as_array().map(Vec::len), Some(2), "{report}");
+}
+
+#[test]
+fn figures_5_and_6_of_morphosys_have_latencies_of_each_type() {
+    let report = bench(&["run", "morphosys-fig5", "--quick"]);
+    assert_designs(&report, &["abc", "d0", "d33", "e"]);
+    let open = report["open"].as_array().unwrap();
+    assert_eq!(open.len(), 3 * 6 * 3, "three types in three parts: {report}");
+    open.iter().for_each(|row| assert_figures(row, &["rate_s", "p50_us", "p99_us"]));
+    let report = bench(&["run", "morphosys-fig6", "--quick"]);
+    assert_designs(&report, &["ab"]);
+}
+
 #[test]
 fn every_strategy_of_figure_9_is_simulated_in_every_network() {
     let files = ["fig3", "fig9a", "fig9b", "table2"].map(|of| format!("morphus-{of}.svg"));

@@ -28,6 +28,7 @@ const NOT_FOLLOWED: [(&str, &str); 21] = [
     ),
     ("docs/benchmarks.md", "hours; `bench::` runs each with --quick"),
     ("docs/chain.md", "Hadoop and Spark; `chain::drivers` runs them"),
+    ("docs/evaluation/morphosys.md", "hours; `bench::` runs each with --quick"),
     ("docs/evaluation/morphus.md", "hours; `bench::` runs each with --quick"),
     ("docs/evaluation/sophia.md", "hours"),
     ("docs/how-to/back.md", "a hook of the reader's; `cutover::back` runs the way"),

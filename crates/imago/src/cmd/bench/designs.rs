@@ -4,6 +4,7 @@ use imago_bench::morphosys::{Design, Of, Outcome, Size, figure, figure4};
 use serde_json::{Value, json};
 
 use super::adapting::shifts_and_sites;
+use super::drawn::Drawn;
 use crate::exit::{Exit, Failure};
 
 /// The size of a comparison of designs.
@@ -22,7 +23,7 @@ pub struct Designs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     clients: u64,
     /// Partitions with which all designs begin; tables and warehouses begin partitions besides.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=800))]
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=800))]
     partitions: u32,
     /// Warehouses of TPC-C.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=100))]
@@ -34,7 +35,7 @@ pub struct Designs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     warm_s: u64,
     /// Time for which each load is measured, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
     /// Rounds; each measures all designs, in the opposite order of the round before.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -54,7 +55,9 @@ pub struct Designs {
     /// Limit on the changes of the design a second that MorphoSys makes.
     #[arg(long, value_name = "N", default_value_t = 50.0)]
     changes_s_max: f64,
-    /// Only show that the benchmark works: little data, one round of loads of two seconds.
+    #[command(flatten)]
+    drawn: Drawn,
+    /// Only show that the benchmark works: little data, one round of loads of a second.
     #[arg(long, conflicts_with_all = ["users", "warehouses", "warm_s", "seconds", "rounds"])]
     pub quick: bool,
 }
@@ -132,7 +135,7 @@ impl Designs {
                 customers: 10,
                 accounts: 2_000,
                 partitions: 16,
-                warm_s: 1,
+                warm_s: 0,
                 lasts_s: 1,
                 rounds: 1,
                 ..size
@@ -144,14 +147,15 @@ impl Designs {
 
 /// Measures a figure, and writes a line to stderr after each load.
 pub async fn measure(of: Of, asked: &Designs) -> Result<Value, Failure> {
-    let size = asked.size();
+    let (size, folder) = (asked.size(), asked.drawn.pictures.clone());
     let see = |part: &str, design: Design, outcome: &Outcome| {
         eprintln!("{part:5} {:14} {:8.0} transactions/s", design.name(), outcome.throughput_s);
         for contradiction in outcome.contradictions.iter().take(10) {
             eprintln!("      {contradiction}");
         }
     };
-    let measured = tokio::task::spawn_blocking(move || figure(of, &size, see)).await;
+    let measured =
+        tokio::task::spawn_blocking(move || figure(of, &size, folder.as_deref(), see)).await;
     let stopped = |cause| Failure::from_error(Exit::Failed, "benchmark", &cause);
     Ok(json!(measured.map_err(stopped)??))
 }
