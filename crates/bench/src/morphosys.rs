@@ -11,11 +11,13 @@ mod designs;
 mod drawing;
 mod figures;
 mod learned;
+mod report;
 mod scene;
 mod schism;
 
 pub use clients::OfKind;
 pub use designs::Design;
-pub use figures::{Compared, Designs, Of, OfDesign, OpenLoop, Part, Row, Size, figure};
+pub use figures::{Of, figure};
 pub use learned::{Class, Figure4, Predicted, figure4};
+pub use report::{Compared, Designs, OfDesign, OpenLoop, Part, Row, Size};
 pub use scene::{Outcome, PartitionAtEnd, Scene, run};

@@ -436,25 +436,6 @@ impl Core {
         self.outputs.push(output);
     }
 
-    /// Returns a request that cannot run here to its caller: a transaction for routing, a change with an error.
-    fn return_to_caller(&mut self, waiting: Waiting) {
-        match waiting.what {
-            Want::Transaction(transaction) => {
-                self.say(Output::Reroute(waiting.ticket, transaction))
-            }
-            Want::Change(_) => self.refuse(waiting.ticket, Abort::Elsewhere),
-            Want::Locks(request) => self.deny_locks(&request),
-        }
-    }
-
-    /// Ends a request that is not to begin: answers it with the error `abort`, or denies locks.
-    fn turn_down(&mut self, waiting: Waiting, abort: Abort) {
-        match waiting.what {
-            Want::Locks(request) => self.deny_locks(&request),
-            Want::Transaction(_) | Want::Change(_) => self.refuse(waiting.ticket, abort),
-        }
-    }
-
     /// Answers the request with the error `abort`.
     fn refuse(&mut self, ticket: Ticket, abort: Abort) {
         self.say(Output::Answer(ticket, self.known, Err(abort)));

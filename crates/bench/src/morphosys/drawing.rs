@@ -6,7 +6,7 @@ use imago_chart::{Axis, Chart, Form, Picture, Point, Series, save};
 use imago_workload::procedures::Kind;
 
 use super::designs::Design;
-use super::figures::{OpenLoop, Part};
+use super::report::{OfDesign, OpenLoop, Part};
 use crate::error::Result;
 
 /// Width of a bar, in units of the horizontal axis.
@@ -45,7 +45,7 @@ fn bars(points: Vec<Point>) -> Vec<Series> {
 }
 
 fn throughput(part: &Part) -> Chart {
-    let point = |of: &super::figures::OfDesign| Point {
+    let point = |of: &OfDesign| Point {
         x: place(of.design),
         y: of.throughput_s.median,
         y_min: of.throughput_s.min,

@@ -10,7 +10,8 @@ use imago_workload::procedures::ycsb;
 use serde::Serialize;
 
 use super::designs::Design;
-use super::figures::{EXPONENT, Size};
+use super::figures::EXPONENT;
+use super::report::Size;
 use super::scene::{self, PartitionAtEnd};
 use crate::Header;
 use crate::adapt::{self, Quality};

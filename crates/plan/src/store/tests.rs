@@ -413,14 +413,8 @@ fn what_is_held_back_says_why() {
         matches!(operator, Operator::Remaster(..))
             .then(|| Hold::Forbidden("it was changed 2 s ago".to_owned()))
     };
-    let decided = decide(
-        &layout,
-        &known,
-        &Parameters::default(),
-        &held,
-        &Again::default(),
-        &mut StdRng::seed_from_u64(1),
-    );
+    let decided =
+        decide(&layout, &known, &Parameters::default(), &held, &[], &mut StdRng::seed_from_u64(1));
     let is_held = |plan: &super::considered::Considered<String>| {
         matches!(plan.rejected, Some(Rejected::OnHold(_)))
     };

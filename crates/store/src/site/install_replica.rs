@@ -25,7 +25,7 @@ use crate::rows::Rows;
 use crate::subscription::Request;
 use crate::transaction::Abort;
 
-use super::two_phase::TwoPhaseMessage;
+use super::two_phase::message::TwoPhaseMessage;
 use super::{Copy, Core, Output, Ticket, refused};
 
 /// A message between two sites, sent outside the log: about the installation of a replica, or a distributed

@@ -28,77 +28,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
-use serde::{Deserialize, Serialize};
-
-use super::waiting::{Waiting, Want};
-use super::{Core, Message, Output, ResumedTransaction, Ticket};
-use crate::design::{Design, Partition};
-use crate::key::{Key, KeyRange, Value};
-use crate::record::{Body, DistributedCommit, Epoch, Position, Row, Site, Update, Write};
+use super::waiting::Want;
+use super::{Core, Message, Output, Ticket};
+use crate::key::{Key, KeyRange};
+use crate::record::{DistributedCommit, Epoch, Position, Site};
 use crate::reply::Reply;
-use crate::rows::Rows;
-use crate::sampler::Cause;
-use crate::transaction::{Abort, Done, ReadRows, Seen, Transaction, View};
+use crate::transaction::{Abort, Done, Transaction};
+
+mod coordinator;
+pub(super) mod message;
+mod participant;
+
+use message::{Grant, LockRequest, TransactionId, TwoPhaseMessage};
 
 /// Time in ms after which a site repeats a message whose answer has not come.
 const REPEAT_MS: u64 = if cfg!(test) { 10 } else { 100 };
-/// Maximum number of distributed transactions that a site coordinates at once; further ones are refused.
-const COORDINATED_MAX: usize = 10_000;
-
-/// The identity of a distributed transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct TransactionId {
-    /// The site that coordinates the transaction.
-    pub coordinator: Site,
-    /// The epoch of the coordinator.
-    pub epoch: Epoch,
-    /// The number of the transaction among those that the coordinator has begun in that epoch.
-    pub number: u64,
-}
-
-/// A request to the master of partitions to lock them for a distributed transaction.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LockRequest {
-    /// The transaction for which the partitions are locked.
-    pub id: TransactionId,
-    /// The log position that the master must have reached, because the transaction's session has seen it.
-    pub session: Position,
-    /// Ranges of keys whose partitions get shared locks. The master sends their rows.
-    pub reads: Vec<KeyRange>,
-    /// Keys whose partitions get exclusive locks. The master sends their rows.
-    pub writes: Vec<Key>,
-}
-
-/// The locks that a site has granted for a distributed transaction, and the rows that they protect.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Grant {
-    /// The number of the transaction at its coordinator.
-    number: u64,
-    /// The epoch of the site that grants the locks.
-    epoch: Epoch,
-    /// The log position that the site had reached when it granted the locks. It contains all changes of the locked
-    /// partitions.
-    known: Position,
-    /// The range and version of each partition with an exclusive lock.
-    written: Vec<(KeyRange, u64)>,
-    /// The rows that the request names.
-    rows: Rows,
-}
-
-/// A message between the coordinator of a distributed transaction and a participant.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum TwoPhaseMessage {
-    /// The coordinator asks for locks.
-    Lock(LockRequest),
-    /// The participant has locked the partitions.
-    Granted(Grant),
-    /// The participant does not master the partitions: the transaction with this number cannot go on.
-    Denied(u64),
-    /// The transaction writes nothing: the participant releases its locks once it has the given log position.
-    Release(TransactionId, Position),
-    /// The participant asks whether the transaction is still under way.
-    Inquire(TransactionId),
-}
 
 /// The locks of a distributed transaction at this site, which masters the locked partitions.
 struct Locks {
@@ -202,198 +146,12 @@ impl TwoPhase {
     }
 }
 
-/// The rows of a distributed transaction: granted ones, and those of replicas at the coordinator.
-struct Gathered<'a> {
-    core: &'a Core,
-    local: &'a [KeyRange],
-    grants: &'a [Grant],
-}
-
-impl ReadRows for Gathered<'_> {
-    fn get(&self, key: &Key) -> Option<Seen> {
-        if self.local.iter().any(|range| range.contains(key)) {
-            return self.core.get(key);
-        }
-        let row = self.grants.iter().find_map(|grant| grant.rows.get(key))?;
-        Some(Seen { version: row.version, value: Value::clone(&row.value) })
-    }
-
-    fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)> {
-        let seen = |(key, row): (&Key, &Row)| {
-            (key.clone(), Seen { version: row.version, value: Value::clone(&row.value) })
-        };
-        let granted = self.grants.iter().flat_map(|grant| grant.rows.range(range)).map(seen);
-        let mut rows: BTreeMap<Key, Seen> = granted.collect();
-        let local = self.local.iter().map(|local| local.intersection(range));
-        for part in local.filter(|part| !part.is_empty()) {
-            rows.extend(self.core.range(&part, limit));
-        }
-        rows.into_iter().take(limit).collect()
-    }
-}
-
-impl LockRequest {
-    /// Returns true if the request is for an exclusive lock of the partition that begins at `start`.
-    pub(super) fn writes_to(&self, start: &Key, design: &Design) -> bool {
-        self.writes.iter().any(|key| design.of(key).range.start == *start)
-    }
-}
-
 impl Core {
-    /// Tells the coordinator of a distributed transaction that it does not get the locks.
-    pub(super) fn deny_locks(&mut self, request: &LockRequest) {
-        let TransactionId { coordinator, number, .. } = request.id;
-        self.send_two_phase(coordinator, TwoPhaseMessage::Denied(number));
-    }
-
-    /// Begins to coordinate a distributed transaction, which must run before `until_ms` of the site's clock.
-    pub(super) fn coordinate(&mut self, ticket: Ticket, until_ms: u64, transaction: Transaction) {
-        if self.two_phase.coordinated.len() >= COORDINATED_MAX {
-            return self.refuse(ticket, Abort::Busy);
-        }
-        let mut shares: BTreeMap<Site, Share> = BTreeMap::new();
-        let mut local = Vec::new();
-        for range in &transaction.reads {
-            for partition in self.design.within(range) {
-                let part = range.intersection(&partition.range);
-                match partition.master != self.site && partition.is_at(self.site) {
-                    true => local.push(part),
-                    false => shares.entry(partition.master).or_default().reads.push(part),
-                }
-            }
-        }
-        for key in &transaction.writes {
-            shares.entry(self.design.of(key).master).or_default().writes.push(key.clone());
-        }
-        self.two_phase.last += 1;
-        let number = self.two_phase.last;
-        let coordinated = Coordinated {
-            ticket: Some(ticket),
-            until_ms,
-            transaction,
-            local,
-            shares: shares.into_iter().collect(),
-            grants: Vec::new(),
-            asked_ms: self.now_ms,
-            decided: None,
-        };
-        self.two_phase.coordinated.insert(number, coordinated);
-        self.advance(number);
-    }
-
-    /// Returns the identity of the transaction with this number that this site coordinates.
-    fn transaction_id(&self, number: u64) -> TransactionId {
-        TransactionId { coordinator: self.site, epoch: self.epoch, number }
-    }
-
     /// Sends a message to another site, or handles it if it is for this one.
     fn send_two_phase(&mut self, to: Site, message: TwoPhaseMessage) {
         match to == self.site {
             true => self.hear_two_phase(to, message),
             false => self.say(Output::Say(to, Message::TwoPhase(message))),
-        }
-    }
-
-    /// Asks the next site for its locks; if all are granted, runs the transaction as soon as this site's prefix of the
-    /// log contains what the grants show.
-    fn advance(&mut self, number: u64) {
-        let id = self.transaction_id(number);
-        let now_ms = self.now_ms;
-        let Some(coordinated) = self.two_phase.coordinated.get_mut(&number) else { return };
-        if coordinated.decided.is_some() {
-            return;
-        }
-        if let Some((site, share)) = coordinated.shares.get(coordinated.grants.len()) {
-            coordinated.asked_ms = now_ms;
-            let (site, session) = (*site, coordinated.transaction.session);
-            let (reads, writes) = (share.reads.clone(), share.writes.clone());
-            let request = LockRequest { id, session, reads, writes };
-            return self.send_two_phase(site, TwoPhaseMessage::Lock(request));
-        }
-        let snapshot = coordinated.grants.iter().map(|grant| grant.known).max();
-        let is_early =
-            self.known < snapshot.unwrap_or_default().max(coordinated.transaction.session);
-        #[cfg(test)]
-        let is_early = is_early && !self.has(super::tests::Bug::GrantAheadOfLog);
-        if !is_early {
-            self.decide(number);
-        }
-    }
-
-    /// Runs a distributed transaction all of whose locks are granted, and writes its commit.
-    fn decide(&mut self, number: u64) {
-        let Some(mut coordinated) = self.two_phase.coordinated.remove(&number) else { return };
-        let participants: Vec<(Site, Epoch)> = coordinated
-            .shares
-            .iter()
-            .zip(&coordinated.grants)
-            .map(|((site, _), grant)| (*site, grant.epoch))
-            .collect();
-        let is_live =
-            participants.iter().all(|(site, epoch)| self.design.is_in_epoch(*site, *epoch));
-        // A replica that was removed has no rows, and one that became the master may be ahead of the log.
-        let is_replica = |one: &Partition| one.is_at(self.site) && one.master != self.site;
-        let is_here = |range: &KeyRange| self.design.within(range).all(is_replica);
-        if !is_live || !coordinated.local.iter().all(is_here) {
-            return self.abandon(number, coordinated, None);
-        }
-        if self.is_stalled && !coordinated.transaction.writes.is_empty() {
-            return self.abandon(number, coordinated, Some(Abort::LogFull));
-        }
-        let (answer, rows_read, written) = self.run_over_grants(&mut coordinated);
-        let Some(ticket) = coordinated.ticket else { return };
-        let rows = (rows_read, written.len() as u32);
-        self.last_run = Some((ticket, rows.0, rows.1));
-        self.resumed.push(ResumedTransaction { ticket, cause: Cause::Partition, rows });
-        self.work[0] += u64::from(rows.0);
-        match answer {
-            Ok(reply) if !written.is_empty() => {
-                let writes = distributed(written, &coordinated.grants);
-                let commit = DistributedCommit { number, participants, writes };
-                let entry = self.write(Body::DistributedCommit(commit));
-                coordinated.decided = Some((entry, reply));
-                self.two_phase.coordinated.insert(number, coordinated);
-            }
-            answer => {
-                let done = answer.map(|answer| Done { answer, committed: None });
-                self.say(Output::Answer(ticket, self.known, done));
-                self.release_everywhere(number, &coordinated);
-            }
-        }
-    }
-
-    /// Runs the procedure of a distributed transaction, and returns its answer, the number of rows that it read, and the
-    /// rows that it writes.
-    fn run_over_grants(
-        &self,
-        coordinated: &mut Coordinated,
-    ) -> (Result<Reply, Abort>, u32, BTreeMap<Key, Option<Value>>) {
-        let Coordinated { transaction, local, grants, .. } = coordinated;
-        let gathered = Gathered { core: self, local, grants };
-        let mut view = View::new(&gathered, &transaction.reads, &transaction.writes);
-        let answer = transaction.procedure.run(&mut view);
-        let answer = self.checked(answer, &view, transaction.output.as_ref());
-        (answer, view.rows_read.get(), mem::take(&mut view.written))
-    }
-
-    /// Ends a transaction that has written nothing: returns it to its caller to be routed again, or answers with an
-    /// error, and releases its locks.
-    fn abandon(&mut self, number: u64, coordinated: Coordinated, abort: Option<Abort>) {
-        self.release_everywhere(number, &coordinated);
-        match (coordinated.ticket, abort) {
-            (Some(ticket), Some(abort)) => self.refuse(ticket, abort),
-            (Some(ticket), None) => {
-                self.say(Output::Reroute(ticket, coordinated.transaction));
-            }
-            (None, _) => {}
-        }
-    }
-
-    /// Releases the locks that sites hold or may hold for a transaction that has written nothing.
-    fn release_everywhere(&mut self, number: u64, coordinated: &Coordinated) {
-        let id = self.transaction_id(number);
-        for (site, _) in coordinated.shares.iter().take(coordinated.grants.len() + 1) {
-            self.send_two_phase(*site, TwoPhaseMessage::Release(id, Position::START));
         }
     }
 
@@ -440,109 +198,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// Handles a coordinator's request for locks: takes them, or queues the request.
-    fn ask_for_locks(&mut self, request: LockRequest) {
-        let LockRequest { id, .. } = request;
-        if !self.design.is_in_epoch(id.coordinator, id.epoch) {
-            // Its coordinator is declared dead, or is not known here yet: it asks again.
-            return;
-        }
-        if let Some(locks) = self.two_phase.locks.get_mut(&id) {
-            // The grant was lost.
-            if mem::replace(&mut locks.is_granted, false) {
-                self.two_phase.ungranted += 1;
-            }
-            return self.send_grants();
-        }
-        let is_same = |one: &Waiting| matches!(&one.what, Want::Locks(request) if request.id == id);
-        if self.waiting.iter().any(is_same) {
-            return;
-        }
-        let what = Want::Locks(Box::new(request));
-        let (ticket, since_ms, until_ms, cause) = (0, self.now_ms, u64::MAX, None);
-        let waiting = Waiting { ticket, since_ms, until_ms, what, cause };
-        if self.waiting.len() >= super::WAITING_MAX {
-            return self.return_to_caller(waiting);
-        }
-        let waiting = self.attempt(waiting);
-        self.waiting.extend(waiting);
-    }
-
-    /// Takes the locks of a request, which are free.
-    pub(super) fn take_locks(&mut self, request: &LockRequest) {
-        let mut partitions: BTreeMap<Key, bool> = BTreeMap::new();
-        for range in &request.reads {
-            for partition in self.design.within(range) {
-                partitions.insert(partition.range.start.clone(), false);
-            }
-        }
-        for key in &request.writes {
-            partitions.insert(self.design.of(key).range.start.clone(), true);
-        }
-        #[cfg(test)]
-        if self.has(super::tests::Bug::SharedLockIgnored) {
-            partitions.retain(|_, is_exclusive| *is_exclusive);
-        }
-        for (start, is_exclusive) in &partitions {
-            match is_exclusive {
-                true => _ = self.two_phase.exclusive.insert(start.clone()),
-                false => *self.two_phase.shared.entry(start.clone()).or_default() += 1,
-            }
-        }
-        let (partitions, asked_ms) = (partitions.into_iter().collect(), self.now_ms);
-        let locks = Locks { request: request.clone(), partitions, is_granted: false, asked_ms };
-        self.two_phase.locks.insert(request.id, locks);
-        self.two_phase.ungranted += 1;
-        self.send_grants();
-    }
-
-    /// Sends the grants of locks whose partitions have no changes that the log lacks.
-    pub(super) fn send_grants(&mut self) {
-        if self.two_phase.ungranted == 0 {
-            return;
-        }
-        let is_logged = |(start, _): &(Key, bool)| self.copies[start].last <= self.ordered;
-        let due = |locks: &Locks| !locks.is_granted && locks.partitions.iter().all(is_logged);
-        let due = self.two_phase.locks.iter().filter(|(_, locks)| due(locks));
-        let due: Vec<TransactionId> = due.map(|(id, _)| *id).collect();
-        for id in due {
-            let Some(locks) = self.two_phase.locks.get_mut(&id) else { continue };
-            locks.is_granted = true;
-            self.two_phase.ungranted -= 1;
-            let Some(locks) = self.two_phase.locks.get(&id) else { continue };
-            let grant = self.grant_of(locks);
-            self.send_two_phase(id.coordinator, TwoPhaseMessage::Granted(grant));
-        }
-    }
-
-    /// Returns the grant of locks, with the rows that they protect.
-    fn grant_of(&self, locks: &Locks) -> Grant {
-        let LockRequest { id, reads, writes, .. } = &locks.request;
-        let mut rows: BTreeMap<Key, Row> = BTreeMap::new();
-        let row = |seen: Seen| Row { version: seen.version, value: seen.value };
-        for range in reads {
-            rows.extend(self.range(range, usize::MAX).into_iter().map(|(key, it)| (key, row(it))));
-        }
-        for (key, seen) in writes.iter().zip(self.get_each(writes)) {
-            rows.extend(seen.map(|seen| (key.clone(), row(seen))));
-        }
-        let copies = locks.partitions.iter().filter(|(_, is_exclusive)| *is_exclusive);
-        let copies = copies.map(|(start, _)| &self.copies[start]);
-        Grant {
-            number: id.number,
-            epoch: self.epoch,
-            known: self.known,
-            written: copies.map(|copy| (copy.range.clone(), copy.version)).collect(),
-            rows: Rows::from_sorted(rows.into_iter().collect()),
-        }
-    }
-
-    /// Releases the locks of a transaction, and drops its request for locks if that waits.
-    fn end_locks(&mut self, id: TransactionId) {
-        self.two_phase.release(id);
-        self.waiting.retain(|one| !matches!(&one.what, Want::Locks(request) if request.id == id));
     }
 
     /// Applies the commit of a distributed transaction, which the log has at `position`; or only ends the transaction
@@ -610,19 +265,6 @@ impl Core {
         }
     }
 
-    /// Runs the transactions whose grants this site's prefix of the log now contains.
-    pub(super) fn advance_coordinated(&mut self) {
-        let is_complete = |one: &Coordinated| one.grants.len() == one.shares.len();
-        let coordinated = self.two_phase.coordinated.iter();
-        let ready: Vec<u64> = coordinated
-            .filter(|(_, one)| one.decided.is_none() && is_complete(one))
-            .map(|(number, _)| *number)
-            .collect();
-        for number in ready {
-            self.advance(number);
-        }
-    }
-
     /// Ends distributed transactions whose time is over, and repeats messages whose answer has not come.
     pub(super) fn tick_two_phase(&mut self) {
         let now_ms = self.now_ms;
@@ -687,22 +329,4 @@ impl Core {
             }
         }
     }
-}
-
-/// Returns the writes of a transaction by partition, with the versions after those that were granted.
-fn distributed(written: BTreeMap<Key, Option<Value>>, grants: &[Grant]) -> Vec<Write> {
-    let mut writes: Vec<Write> = Vec::new();
-    for (key, value) in written {
-        let mut partitions = grants.iter().flat_map(|grant| &grant.written);
-        let (range, version) = partitions
-            .find(|(range, _)| range.contains(&key))
-            .expect("a written key is in a partition with an exclusive lock");
-        if writes.last().is_none_or(|write| write.start != range.start) {
-            let start = range.start.unshared();
-            writes.push(Write { start, version: version + 1, rows: Vec::new() });
-        }
-        let update = value.map_or(Update::Delete, Update::Put);
-        writes.last_mut().expect("one was pushed").rows.push((key, update));
-    }
-    writes
 }

@@ -1,7 +1,7 @@
 //! Requests and answers that wait at a site.
 
-use super::Ticket;
-use super::two_phase::LockRequest;
+use super::two_phase::message::LockRequest;
+use super::{Core, Output, Ticket};
 use crate::key::KeyRange;
 use crate::record::{Change, Position};
 use crate::reply::Reply;
@@ -101,4 +101,25 @@ pub(super) struct Held {
     /// The ranges that the transaction declared as read; `None` if it declared writes, and for a change of the
     /// design.
     pub reads: Option<Vec<KeyRange>>,
+}
+
+impl Core {
+    /// Returns a request that cannot run here to its caller: a transaction for routing, a change with an error.
+    pub(super) fn return_to_caller(&mut self, waiting: Waiting) {
+        match waiting.what {
+            Want::Transaction(transaction) => {
+                self.say(Output::Reroute(waiting.ticket, transaction))
+            }
+            Want::Change(_) => self.refuse(waiting.ticket, Abort::Elsewhere),
+            Want::Locks(request) => self.deny_locks(&request),
+        }
+    }
+
+    /// Ends a request that is not to begin: answers it with the error `abort`, or denies locks.
+    pub(super) fn turn_down(&mut self, waiting: Waiting, abort: Abort) {
+        match waiting.what {
+            Want::Locks(request) => self.deny_locks(&request),
+            Want::Transaction(_) | Want::Change(_) => self.refuse(waiting.ticket, abort),
+        }
+    }
 }

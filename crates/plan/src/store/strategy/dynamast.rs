@@ -114,6 +114,7 @@ mod tests {
         (0..50).for_each(|_| counts.count(&["b"]));
         (0..200).for_each(|_| counts.count(&["d"]));
         (0..10).for_each(|_| counts.count(&["a"]));
+        (0..40).for_each(|_| counts.count(&["c"]));
         assert_eq!(counts.site(&[0, 1, 2], &["a", "b"], master), 2);
     }
 }

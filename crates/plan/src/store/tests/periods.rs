@@ -275,14 +275,14 @@ const LEAST: f64 = 0.95;
 const LEAST_IRREGULAR: f64 = 0.75;
 
 fn check(loads: [Load; 2], period_s: u64, outcome: &Outcome) {
-    check_by(LEAST, loads, period_s, outcome);
+    check_by(LEAST, 160, loads, period_s, outcome);
 }
 
-fn check_by(least_by_hand: f64, loads: [Load; 2], period_s: u64, outcome: &Outcome) {
+fn check_by(least_by_hand: f64, most: u64, loads: [Load; 2], period_s: u64, outcome: &Outcome) {
     let Outcome { of_alone, of_by_hand, changes, undone } = outcome;
     let is_served = *of_alone >= LEAST && *of_by_hand >= least_by_hand;
     assert!(is_served, "{loads:?} {period_s} s: {outcome:?}");
-    assert!(*undone <= 8 && *changes <= 160, "{loads:?} {period_s} s: {outcome:?}");
+    assert!(*undone <= 8 && *changes <= most, "{loads:?} {period_s} s: {outcome:?}");
 }
 
 #[test]
@@ -331,6 +331,6 @@ proptest! {
         let visits: Vec<(Load, u64)> = loads.into_iter().cycle().zip(lasts_ms).collect();
         let one = layout(&[(0, 0)], false);
         let half_ms = visits.iter().map(|(_, ms)| ms).sum::<u64>() / 2;
-        check_by(LEAST_IRREGULAR, loads, 0, &run(&visits, half_ms, &one, seed));
+        check_by(LEAST_IRREGULAR, 240, loads, 0, &run(&visits, half_ms, &one, seed));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use super::{learned, user, users, writes};
+use super::{learned, users, writes};
 use crate::store::considered::Rejected;
 use crate::store::decide::{Again, decide};
 use crate::store::parameters::Parameters;

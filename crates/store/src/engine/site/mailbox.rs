@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::network::Link;
+use crate::engine::network::{From, Link};
 use crate::record::{LogEntry, Position, Site};
 use crate::router::Step;
 use crate::site::{Message, Part, Ticket, Usage};
@@ -26,7 +26,7 @@ pub(crate) enum SiteSender {
     /// The thread that receives the mailbox is in another process: events for this site are sent through the router.
     Remote(std::sync::mpsc::Sender<Outgoing>, Site),
     /// The thread that receives the mailbox is in this process, and some events reach it over a simulated network.
-    Delayed(Link),
+    Delayed(Link<SiteEvent>),
 }
 
 /// A message from a site to the thread that sends its messages to the router.
@@ -51,7 +51,14 @@ impl SiteSender {
         point();
         match self {
             Self::Local(sender) => sender.send(event).is_ok(),
-            Self::Delayed(link) => link.send(event),
+            Self::Delayed(link) => {
+                let from = match event {
+                    SiteEvent::Said(..) => From::Site,
+                    SiteEvent::Logged(..) | SiteEvent::Stalled(_) | SiteEvent::Mark => From::Log,
+                    _ => From::Here,
+                };
+                link.send(event, from)
+            }
             Self::Remote(way, site) => way.send(Outgoing::Event(*site, event)).is_ok(),
         }
     }
