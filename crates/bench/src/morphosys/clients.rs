@@ -26,6 +26,8 @@ use crate::error::{Error, Result};
 const LATENCY_US_MAX: u64 = 600_000_000;
 /// Maximum number of attempts of a transaction that did not happen, or whose keys moved.
 const ATTEMPTS_MAX: u32 = 1_000;
+/// The first unique number of a transaction; the rows of the start have lower ones.
+const UNIQUE_FROM: u64 = 1 << 61;
 /// Delay before a transaction that did not happen is tried again.
 const AGAIN_WAIT: Duration = Duration::from_millis(2);
 
@@ -143,7 +145,7 @@ async fn client(store: &Store, drawing: Drawing, number: u64, tally: &Tally) -> 
         if tally.is_over.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let unique = (number << 40) + count + 1;
+        let unique = UNIQUE_FROM + (number << 40) + count;
         let mut procedure = drawing.draw(&mut rng, unique);
         let Some(answer) = transact(store, &mut session, &mut procedure, tally).await? else {
             continue;
