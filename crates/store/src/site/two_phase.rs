@@ -13,7 +13,7 @@
 //! position in the log is the decision, for all sites at once; each participant applies the writes to its partitions
 //! when the entry comes, and releases its locks.
 //!
-//! The sites of a participant may be declared dead after it has granted its locks. Another site then masters its
+//! A participant may be declared dead after it has granted its locks. Another site then masters its
 //! partitions and may write them, so the transaction must abort: a commit names the epochs of its participants, and has
 //! no effect if one of them is over at its position. If the coordinator is declared dead, a later entry of it is
 //! void, and the participants release the locks of its epoch.
@@ -69,7 +69,7 @@ struct Coordinated {
     ticket: Option<Ticket>,
     /// Time until which the procedure must run, in ms of the site's clock.
     until_ms: u64,
-    /// The transaction; its procedure has run once `entry` is set.
+    /// The transaction; its procedure has run once `decided` is set.
     transaction: Transaction,
     /// Ranges that are read from replicas at this site.
     local: Vec<KeyRange>,
@@ -79,8 +79,8 @@ struct Coordinated {
     grants: Vec<Grant>,
     /// Time of the site's clock, in ms, at which a site was last asked.
     asked_ms: u64,
-    /// The number of the log entry with the decision, and the reply; `None` before it is written.
-    decided: Option<(u64, Reply)>,
+    /// The reply, once the log entry with the decision is written; `None` before.
+    decided: Option<Reply>,
 }
 
 /// The state of distributed transactions at one site.
@@ -221,8 +221,7 @@ impl Core {
             return;
         }
         let coordinated = self.two_phase.coordinated.remove(&commit.number);
-        let Some(Coordinated { ticket: Some(ticket), decided: Some((_, answer)), .. }) =
-            coordinated
+        let Some(Coordinated { ticket: Some(ticket), decided: Some(answer), .. }) = coordinated
         else {
             return;
         };

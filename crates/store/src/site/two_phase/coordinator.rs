@@ -148,8 +148,8 @@ impl Core {
             Ok(reply) if !written.is_empty() => {
                 let writes = distributed(written, &coordinated.grants);
                 let commit = DistributedCommit { number, participants, writes };
-                let entry = self.write(Body::DistributedCommit(commit));
-                coordinated.decided = Some((entry, reply));
+                self.write(Body::DistributedCommit(commit));
+                coordinated.decided = Some(reply);
                 self.two_phase.coordinated.insert(number, coordinated);
             }
             answer => {
