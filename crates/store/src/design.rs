@@ -79,6 +79,17 @@ pub enum Verdict {
     Aborted,
 }
 
+/// The entries that the follower of a log does not receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Omitted {
+    /// The follower receives the complete log.
+    Nothing,
+    /// The follower receives all entries of the author, and not all commits of others.
+    OfOthers,
+    /// The follower receives some of the author's commits only.
+    Commits,
+}
+
 /// The reason why a change of the design is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Impossible {
@@ -242,14 +253,21 @@ impl Design {
     /// Panics at a log entry that counts but cannot be valid, for example because its author does not master the
     /// partition.
     pub fn follow(&mut self, entry: &LogEntry) -> Verdict {
-        self.follow_as(entry, true)
+        self.follow_as(entry, Omitted::Nothing)
+    }
+
+    /// Applies the next entry of a subscription's stream, of which the site that follows is the author, and returns its
+    /// verdict. The stream omits none of these; but it omits commits of others to partitions that a distributed commit
+    /// writes.
+    pub(crate) fn follow_own(&mut self, entry: &LogEntry) -> Verdict {
+        self.follow_as(entry, Omitted::OfOthers)
     }
 
     /// Applies the next entry of a subscription's stream, and returns its verdict. The stream omits void entries, and
     /// some of the commits that count; so the entry's number may exceed the author's last one by more than 1. The
     /// version of a partition that an omitted commit wrote is lower than in the log from then on.
     pub(crate) fn follow_part(&mut self, entry: &LogEntry) -> Verdict {
-        self.follow_as(entry, false)
+        self.follow_as(entry, Omitted::Commits)
     }
 
     /// Raises the version of the partition that begins at `start`, after the stream omitted commits to that
@@ -275,9 +293,9 @@ impl Design {
             && whole.epochs.keys().all(|site| epoch_of(self, *site) == epoch_of(whole, *site))
     }
 
-    /// Applies a log entry. `is_whole` is true if the entries come from the complete log, false for a subscription's
-    /// stream.
-    fn follow_as(&mut self, entry: &LogEntry, is_whole: bool) -> Verdict {
+    /// Applies a log entry. `omitted` says which entries before it may be missing.
+    fn follow_as(&mut self, entry: &LogEntry, omitted: Omitted) -> Verdict {
+        let is_whole = omitted != Omitted::Commits;
         let author = entry.by;
         let epoch = self.epochs.entry(author.site).or_default();
         if let Body::Join = entry.body {
@@ -311,6 +329,7 @@ impl Design {
                     return Verdict::Aborted;
                 }
                 let sites: Vec<Site> = commit.participants.iter().map(|(site, _)| *site).collect();
+                let is_whole = omitted == Omitted::Nothing;
                 commit.writes.iter().for_each(|write| self.write(&sites, write, is_whole));
             }
             Body::Change(change) => {

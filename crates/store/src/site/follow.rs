@@ -1,7 +1,7 @@
 //! Applies the log to a site: each entry that the site receives, either from the whole log or from its subscription.
 
 use super::{Core, refused};
-use crate::design::Verdict;
+use crate::design::{Design, Verdict};
 use crate::record::{Body, LogEntry, Position};
 use crate::subscription::Delivery;
 
@@ -12,7 +12,7 @@ impl Core {
         // A site that began from an image may receive entries that the image contains.
         let old = usize::try_from(first.entries_to(self.known + 1)).unwrap_or(usize::MAX);
         for (position, entry) in first.onward().zip(entries).skip(old) {
-            self.follow(position, entry, true);
+            self.follow(position, entry, Design::follow);
         }
         self.resume_waiting();
     }
@@ -25,9 +25,8 @@ impl Core {
                 Delivery::Passed(entries) => self.known += entries,
                 Delivery::Entry(entry) => {
                     let is_own = (entry.by.site, entry.by.epoch) == (self.site, self.epoch);
-                    // A distributed commit writes to partitions whose other commits the stream omits.
-                    let is_distributed = matches!(entry.body, Body::DistributedCommit(_));
-                    self.follow(self.known + 1, &entry, is_own && !is_distributed);
+                    let follow = if is_own { Design::follow_own } else { Design::follow_part };
+                    self.follow(self.known + 1, &entry, follow);
                 }
                 Delivery::Begins { start, version, installation } => {
                     self.design.correct_version(&start, version);
@@ -48,17 +47,19 @@ impl Core {
         }
     }
 
-    /// Applies the log entry at the next position. `is_whole` is true if the site receives all entries of the entry's
-    /// author.
-    fn follow(&mut self, position: Position, entry: &LogEntry, is_whole: bool) {
+    /// Applies the log entry at the next position. `follow_design` applies it to the design, by what the site receives of
+    /// the log.
+    fn follow(
+        &mut self,
+        position: Position,
+        entry: &LogEntry,
+        follow_design: fn(&mut Design, &LogEntry) -> Verdict,
+    ) {
         assert_eq!(position, self.known + 1, "the log comes in its order");
         self.known = position;
         let is_of_this_life = entry.by.site == self.site && entry.by.epoch == self.epoch;
         let is_own = is_of_this_life && entry.body != Body::Fence;
-        let verdict = match is_whole {
-            true => self.design.follow(entry),
-            false => self.design.follow_part(entry),
-        };
+        let verdict = follow_design(&mut self.design, entry);
         if !self.is_over && self.ends_epoch(entry, verdict) {
             self.end();
         }

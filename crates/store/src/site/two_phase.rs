@@ -7,7 +7,7 @@
 //! The site that receives the transaction coordinates it. First phase: it asks the masters of the partitions that it
 //! lacks, and itself as one of them, for locks: exclusive ones where the transaction writes, shared ones where it only
 //! reads. The masters are asked one after the other, in the order of their numbers, so that no two transactions wait
-//! for each other. A master grants its locks when the log has all its changes of the locked partitions, and sends the
+//! for each other. A master grants its locks when the log has all its entries from before, and sends the
 //! rows with the grant. From then on it has prepared the transaction: it does nothing to these partitions until it
 //! learns the outcome. Second phase: the coordinator runs the procedure, and writes one log entry with all writes. Its
 //! position in the log is the decision, for all sites at once; each participant applies the writes to its partitions
@@ -50,6 +50,9 @@ struct Locks {
     request: LockRequest,
     /// The first key of each locked partition, and whether its lock is exclusive.
     partitions: Vec<(Key, bool)>,
+    /// The number of this site's log entry that the log must have before the locks are granted. A transaction that ran
+    /// here before saw the locked partition and this site's entries up to there: the commit must come after these.
+    after: u64,
     /// True once the coordinator was sent the grant.
     is_granted: bool,
     /// Time of the site's clock, in ms, at which the locks were taken or the coordinator was last asked.

@@ -69,8 +69,11 @@ impl Core {
             }
         }
         let (partitions, asked_ms) = (partitions.into_iter().collect(), self.now_ms);
-        let locks = Locks { request: request.clone(), partitions, is_granted: false, asked_ms };
-        self.two_phase.locks.insert(request.id, locks);
+        let after = if request.writes.is_empty() { 0 } else { self.written };
+        let (request, is_granted) = (request.clone(), false);
+        let id = request.id;
+        let locks = Locks { request, partitions, after, is_granted, asked_ms };
+        self.two_phase.locks.insert(id, locks);
         self.two_phase.ungranted += 1;
         self.send_grants();
     }
@@ -81,7 +84,11 @@ impl Core {
             return;
         }
         let is_logged = |(start, _): &(Key, bool)| self.copies[start].last <= self.ordered;
-        let due = |locks: &Locks| !locks.is_granted && locks.partitions.iter().all(is_logged);
+        let due = |locks: &Locks| {
+            !locks.is_granted
+                && locks.after <= self.ordered
+                && locks.partitions.iter().all(is_logged)
+        };
         let due = self.two_phase.locks.iter().filter(|(_, locks)| due(locks));
         let due: Vec<TransactionId> = due.map(|(id, _)| *id).collect();
         for id in due {
