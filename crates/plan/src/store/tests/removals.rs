@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use super::*;
 use crate::store::strategy::{MorphoSys, Strategy as _};
 
-/// Eighty partitions, twenty at each of four sites, each with two replicas that nobody reads.
+/// Returns a design of eighty partitions, twenty at each of four sites, each with replicas at two other sites.
 fn replicated() -> Layout<String> {
     let parts: Vec<(Site, [Site; 2])> =
         (0..80).map(|n: u16| (n % 4, [(n + 1) % 4, (n + 2) % 4])).collect();
