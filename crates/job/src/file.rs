@@ -6,13 +6,14 @@
 //! file; the system releases the lock when its holder dies.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
+use crate::atomic_file;
 use crate::clock::{self, Clock};
 use crate::id::JobId;
 use crate::journal::{Answer, Claimed, Journal, JournalError, OperatorRequests, Request, Update};
@@ -232,14 +233,7 @@ impl Files {
             place: self.place(),
             reason: error.to_string(),
         })?;
-        let (new, path) = (self.path(&record.id, "new"), self.path(&record.id, "json"));
-        let written = (|| {
-            let mut file = File::create(&new)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            sync_directory(&self.directory)
-        })();
+        let written = atomic_file::replace(&self.path(&record.id, "json"), &text);
         written.map_err(|error| self.unavailable("write a job's record", error))
     }
 

@@ -7,6 +7,7 @@
 //! State that must survive the process is a [`Record`] in a [`journal::Journal`]. A display of a job subscribes to
 //! the job's stream of [`Event`]s.
 
+pub mod atomic_file;
 pub mod clock;
 pub mod control;
 pub mod error;

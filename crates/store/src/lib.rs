@@ -8,7 +8,6 @@
 
 pub mod adapt;
 pub mod admin;
-mod atomic_file;
 pub mod checkpoint;
 pub mod client;
 pub mod design;

@@ -150,7 +150,7 @@ impl StateWriter {
         };
         let written = serde_json::to_vec(&latest)
             .map_err(io::Error::from)
-            .and_then(|bytes| crate::atomic_file::replace(&file, &bytes));
+            .and_then(|bytes| imago_job::atomic_file::replace(&file, &bytes));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match written {
             Ok(()) => (state.written, state.report.failure) = (Some(latest), None),

@@ -119,7 +119,7 @@ impl Unused {
 fn write(path: &Path, kept: &Kept) -> Result<(), UnusedError> {
     let failed = |source| UnusedError::Io { doing: "write", path: path.to_owned(), source };
     let bytes = serde_json::to_vec(kept).map_err(io::Error::from).map_err(failed)?;
-    crate::atomic_file::replace(path, &bytes).map_err(failed)
+    imago_job::atomic_file::replace(path, &bytes).map_err(failed)
 }
 
 fn read(path: &Path) -> Result<Option<Kept>, UnusedError> {

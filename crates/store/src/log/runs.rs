@@ -13,10 +13,10 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::path::Path;
 
+use imago_job::atomic_file;
 use serde::{Deserialize, Serialize};
 
 use super::{Result, failed};
-use crate::atomic_file;
 use crate::record::Position;
 
 /// Version of the format of `runs.json`.

@@ -11,7 +11,7 @@ use std::path::Path;
 /// # Errors
 /// Returns an error if the content cannot be written durably. The file at `path` then has its old content, unless
 /// only the sync of its folder failed.
-pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
     file.write_all(content)?;
