@@ -7,6 +7,7 @@ pub mod file;
 pub mod job;
 pub mod node;
 pub mod observation;
+pub(crate) mod roll;
 pub mod setting;
 pub mod uri;
 pub mod values;

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use imago_job::clock;
 use imago_job::id::JobId;
-use imago_job::journal::Journal as _;
 use imago_job::record::Record;
 use imago_job::reporter::Events;
 use imago_job::run::Run;
@@ -28,10 +25,9 @@ use super::NodeRollTime;
 use super::canary::Canary;
 use super::step::Step;
 use super::{Change, KIND, Outcome, Roller, Spec, check};
-use crate::cluster::job::{self, Job, Lock, checkpoint};
+use crate::cluster::job::Lock;
+use crate::cluster::roll::{self, Executor, Inspection, Roll};
 
-/// Time allowed for the cluster to become healthy before a step and after the last one: many hours of hints take long.
-const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
 /// Maximum time that a new roll waits for nodes to get the writes that they have missed: on a busy cluster some are missed
 /// at any time, and delivered within seconds.
 const MISSED_WRITES_BOUND: Duration = Duration::from_secs(60);
@@ -41,7 +37,7 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Persistent state of a Cassandra roll, from which another process can resume it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Checkpoint {
+pub(crate) struct Checkpoint {
     /// Host IDs of the nodes that have the new configuration.
     done: BTreeSet<Uuid>,
     /// Host IDs of the nodes that may be stopped at this moment.
@@ -62,6 +58,16 @@ impl Checkpoint {
     /// Returns the checkpoint as JSON, for the job's record.
     pub(super) fn value(&self) -> Json {
         serde_json::to_value(self).expect("texts and numbers")
+    }
+}
+
+impl roll::Checkpoint for Checkpoint {
+    fn leaves_nodes(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    fn node_roll_times(self) -> Vec<NodeRollTime> {
+        self.took.into_values().collect()
     }
 }
 
@@ -103,35 +109,36 @@ impl Roller {
         }
         self.canary_can_be_compared(&preview)?;
         if !preview.obstacles.is_empty() {
-            return Err(Error::precondition(
-                format!("the cluster is not settled: {}", preview.obstacles.join("; ")),
-                "a roll begins only when every node sees all others up, with one schema and without missed writes",
-            ));
+            let help = "a roll begins only when every node sees all others up, with one schema and without missed writes";
+            return Err(roll::not_settled(&preview.obstacles, help));
         }
         let journal = CassandraJournal::open(&self.file.uri).await?;
-        let spec = serde_json::to_value(&self.spec).expect("texts and numbers");
-        let record = Record::new(KIND, spec, clock::wall()());
-        journal.create(&record).await?;
-        self.work(&journal, &record.id, process, events, interrupted, true).await
+        Executor { process, events, interrupted }.begin(self, &journal).await
+    }
+}
+
+impl Roll for Roller {
+    const KIND: &'static str = KIND;
+    type Spec = Spec;
+    type Checkpoint = Checkpoint;
+    type Journal = CassandraJournal;
+    type Outcome = Outcome;
+
+    fn spec(&self) -> &Spec {
+        &self.spec
     }
 
-    /// Executes a roll's job until it ends; `is_new` is true if no part of the job has been executed yet.
-    async fn work(
+    fn lock<'a>(&'a self, journal: &'a CassandraJournal) -> &'a impl Lock {
+        journal
+    }
+
+    async fn execute(
         &self,
+        run: &Run,
         journal: &CassandraJournal,
-        id: &JobId,
-        process: &str,
-        events: &Events,
-        interrupted: CancellationToken,
-        is_new: bool,
+        checkpoint: Checkpoint,
     ) -> Result<Outcome> {
-        let shared = Arc::new(journal.clone());
-        let job = Job { journal: shared, id, process, events, interrupted, is_new };
-        let work = async |run: &Run| {
-            let checkpoint = checkpoint(&run.record().checkpoint)?;
-            Work { roller: self, run, journal, checkpoint }.roll().await
-        };
-        job.work(journal, work).await
+        Work { roller: self, run, journal, checkpoint }.roll().await
     }
 }
 
@@ -307,24 +314,16 @@ impl Work<'_> {
 
     /// Waits until no node reports an obstacle, such as a node that it sees down.
     async fn check_gossip_agrees(&self, cluster: &Cluster) -> Result<()> {
-        let began = Instant::now();
-        loop {
+        roll::settled(self.run, false, LOOK_EVERY, async || {
             let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new(), true).await;
-            if obstacles.is_empty() {
-                return Ok(());
-            }
-            if began.elapsed() > SETTLE_BOUND {
-                return Err(unsettled(&obstacles));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+            Ok(inspection(&obstacles, ()))
+        })
+        .await
     }
 
     /// Waits until no obstacle to a step of these nodes is left, and returns the cluster's state at that time.
     async fn settled(&self, step: &BTreeSet<usize>) -> Result<Cluster> {
-        let began = Instant::now();
-        let mut said = String::new();
-        loop {
+        roll::settled(self.run, true, LOOK_EVERY, async || {
             // The ring may have changed since the last step.
             let refreshed = self.roller.session.refresh_metadata().await;
             refreshed.map_err(failed("looking at the ring"))?;
@@ -340,30 +339,18 @@ impl Work<'_> {
                 ));
             }
             let obstacles = cluster.obstacles(&self.roller.file.uri, &BTreeSet::new(), stops).await;
-            if obstacles.is_empty() {
-                return Ok(cluster);
-            }
-            if began.elapsed() > SETTLE_BOUND {
-                return Err(unsettled(&obstacles));
-            }
-            let now = obstacles.to_string();
-            if now != said {
-                let help = "the next step waits for it";
-                self.run.reporter().warning("not_settled", now.clone(), help);
-                said = now;
-            }
-            self.run.control().sleep(LOOK_EVERY).await.map_err(Error::Stopped)?;
-        }
+            Ok(inspection(&obstacles, cluster))
+        })
+        .await
     }
 }
 
-/// Returns the error of a cluster that did not become healthy in time.
-fn unsettled(obstacles: &Obstacles) -> Error {
-    let within = SETTLE_BOUND.as_secs();
-    Error::failed(
-        format!("the cluster did not settle within {within} s: {obstacles}"),
-        "mend that, and begin another roll: nodes that have the new configuration are left as they are",
-    )
+/// Returns the obstacles, or the cluster's state if there are none.
+fn inspection<T>(obstacles: &Obstacles, state: T) -> Inspection<T> {
+    if obstacles.is_empty() {
+        return Inspection::Settled(state);
+    }
+    Inspection::Obstacles(obstacles.to_string())
 }
 
 /// Resumes the job of a roll whose process has died or was interrupted, on behalf of `process`.
@@ -379,24 +366,16 @@ pub async fn resume(
     interrupted: CancellationToken,
 ) -> Result<Outcome> {
     let journal = CassandraJournal::open(&file.uri).await?;
-    let record = journal.load(id).await?;
-    if record.kind != KIND {
-        return Err(Error::Usage(format!("job {id} is no roll but a {}", record.kind)));
-    }
-    let spec: Spec = serde_json::from_value(record.spec).map_err(|error| {
-        Error::Usage(format!("what job {id} was asked for cannot be read: {error}"))
-    })?;
+    let spec = roll::spec::<Roller>(&journal, id).await?;
     let roller = Roller::connect(file, spec).await?;
-    roller.work(&journal, id, process, events, interrupted, false).await
+    Executor { process, events, interrupted }.resume(&roller, &journal, id).await
 }
 
 /// Returns the duration of each node's change in a Cassandra roll, from the job's record; empty if the job is not
 /// such a roll, or of an incompatible version.
 #[must_use]
 pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
-    let is_roll = record.kind == KIND;
-    let checkpoint = checkpoint::<Checkpoint>(&record.checkpoint).ok().filter(|_| is_roll);
-    checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
+    roll::node_roll_times::<Roller>(record)
 }
 
 /// Cancels the job of a roll that no process executes any more. A job that left nodes to restore is not cancelled:
@@ -407,6 +386,5 @@ pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
 #[crate::boxed]
 pub async fn cancel(uri: &Uri, id: &JobId, process: &str) -> Result<bool> {
     let journal = CassandraJournal::open(uri).await?;
-    let leaves_nodes = |saved: &Json| Ok(!checkpoint::<Checkpoint>(saved)?.under_way.is_empty());
-    job::cancel(&journal, &journal, id, process, leaves_nodes).await
+    roll::cancel::<Roller>(&journal, &journal, id, process).await
 }

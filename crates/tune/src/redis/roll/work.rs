@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use imago_job::clock;
@@ -14,7 +13,6 @@ use imago_job::reporter::Events;
 use imago_job::run::Run;
 use imago_plan::tune::succession::{self, Step};
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 
 use super::super::connection::Node;
@@ -24,16 +22,12 @@ use super::super::snapshot::Snapshot;
 use super::super::{ClusterFile, Uri, lock};
 use super::{Change, FailOver, KIND, NodeRollTime, Outcome, Roller, Spec};
 use crate::cluster::error::chain;
-use crate::cluster::job::{self, Action, Job, Lock, checkpoint, needs_lock};
+use crate::cluster::job::{Action, Lock, checkpoint, needs_lock};
+use crate::cluster::roll::{self, Executor, Inspection, Roll};
 use crate::cluster::{Error, Result};
 
-/// Time allowed for the cluster to become healthy before and after a step: a full resynchronization of a replica takes
-/// long.
-const SETTLE_BOUND: Duration = Duration::from_secs(1_800);
 /// Delay between two inspections of a cluster that is not healthy.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Time for which an obstacle to a step must last before it is reported.
-const QUIET: Duration = Duration::from_secs(5);
 /// Timeout of a node's reply while it sets values or writes its file.
 const SET_WAIT: Duration = Duration::from_secs(20);
 /// Time allowed for one attempt of a failover (the server gives up after five seconds), maximum number of attempts,
@@ -45,7 +39,7 @@ const FAIL_OVER_POLL: Duration = Duration::from_millis(5);
 /// Persistent state of a Redis roll, from which another process can resume it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Checkpoint {
+pub(crate) struct Checkpoint {
     /// Names of the nodes whose live settings are set and written to the node's file.
     live: BTreeSet<String>,
     /// Name of the node that may be stopped at this moment; None if all nodes run.
@@ -84,13 +78,21 @@ pub fn actions(record: &Record) -> Result<Vec<Action>> {
     Ok(checkpoint::<Checkpoint>(&record.checkpoint)?.actions)
 }
 
+impl roll::Checkpoint for Checkpoint {
+    fn leaves_nodes(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    fn node_roll_times(self) -> Vec<NodeRollTime> {
+        self.took.into_values().collect()
+    }
+}
+
 /// Returns the duration of each node's change in a Redis roll so far, from the job's record; empty if the job is not
 /// such a roll, or of an incompatible version.
 #[must_use]
 pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
-    let is_roll = record.kind == KIND;
-    let checkpoint = checkpoint::<Checkpoint>(&record.checkpoint).ok().filter(|_| is_roll);
-    checkpoint.map_or_else(Vec::new, |checkpoint| checkpoint.took.into_values().collect())
+    roll::node_roll_times::<Roller>(record)
 }
 
 /// Cancels the job of a roll that no process executes any more. A job that left a node to restore is not cancelled:
@@ -100,8 +102,7 @@ pub fn node_roll_times(record: &Record) -> Vec<NodeRollTime> {
 /// Fails if the job's checkpoint cannot be read, or if the node that stores the lock does not answer.
 #[crate::boxed]
 pub async fn cancel(journal: &FileJournal, uri: &Uri, id: &JobId, process: &str) -> Result<bool> {
-    let leaves_nodes = |saved: &Json| Ok(checkpoint::<Checkpoint>(saved)?.under_way.is_some());
-    job::cancel(journal, uri, id, process, leaves_nodes).await
+    roll::cancel::<Roller>(journal, uri, id, process).await
 }
 
 impl Roller {
@@ -121,10 +122,8 @@ impl Roller {
     ) -> Result<Outcome> {
         let preview = self.preview().await?;
         if !preview.obstacles.is_empty() {
-            return Err(Error::precondition(
-                format!("the cluster is not settled: {}", preview.obstacles.join("; ")),
-                "a roll begins only when all nodes are up, and replicas have what their masters have",
-            ));
+            let help = "a roll begins only when all nodes are up, and replicas have what their masters have";
+            return Err(roll::not_settled(&preview.obstacles, help));
         }
         let journal = jobs(cluster_file)?;
         // The unfinished job's lock may have expired; without this check its changes could be overwritten in part.
@@ -138,29 +137,27 @@ impl Roller {
                 ),
             ));
         }
-        let spec = serde_json::to_value(&self.spec).expect("texts and numbers");
-        let record = Record::new(KIND, spec, clock::wall()());
-        journal.create(&record).await?;
-        self.work(&journal, &record.id, process, events, interrupted, true).await
+        Executor { process, events, interrupted }.begin(self, &journal).await
+    }
+}
+
+impl Roll for Roller {
+    const KIND: &'static str = KIND;
+    type Spec = Spec;
+    type Checkpoint = Checkpoint;
+    type Journal = FileJournal;
+    type Outcome = Outcome;
+
+    fn spec(&self) -> &Spec {
+        &self.spec
     }
 
-    /// Executes a roll's job until it ends; `is_new` is true if no part of the job has been executed yet.
-    async fn work(
-        &self,
-        journal: &FileJournal,
-        id: &JobId,
-        process: &str,
-        events: &Events,
-        interrupted: CancellationToken,
-        is_new: bool,
-    ) -> Result<Outcome> {
-        let shared = Arc::new(journal.clone());
-        let job = Job { journal: shared, id, process, events, interrupted, is_new };
-        let work = async |run: &Run| {
-            let checkpoint = checkpoint(&run.record().checkpoint)?;
-            Work { roller: self, run, checkpoint }.roll().await
-        };
-        job.work(&self.file.uri, work).await
+    fn lock<'a>(&'a self, _: &'a FileJournal) -> &'a impl Lock {
+        &self.file.uri
+    }
+
+    async fn execute(&self, run: &Run, _: &FileJournal, checkpoint: Checkpoint) -> Result<Outcome> {
+        Work { roller: self, run, checkpoint }.roll().await
     }
 }
 
@@ -359,43 +356,24 @@ impl Work<'_> {
         &self,
         before: bool,
     ) -> Result<(Snapshot<'_>, Vec<succession::Node>)> {
-        let began = Instant::now();
-        let mut said = String::new();
-        loop {
-            let snapshot = self.roller.snapshot().await;
-            let mut obstacles = snapshot.obstacles();
-            let strangers = snapshot.strangers();
-            obstacles.extend(strangers.iter().map(|at| format!("there is a new node at {at}")));
-            if obstacles.is_empty()
-                && let Some(nodes) = self.roller.nodes(&snapshot)
-            {
-                return Ok((snapshot, nodes));
-            }
-            let now = obstacles.join("; ");
-            if began.elapsed() > SETTLE_BOUND {
-                let within = SETTLE_BOUND.as_secs();
-                return Err(Error::failed(
-                    format!("the cluster did not settle within {within} s: {now}"),
-                    "mend that, and begin another roll: nodes that have the new configuration are left as they are",
-                ));
-            }
-            // Obstacles that disappear within a few seconds are not reported.
-            if now != said && began.elapsed() > QUIET {
-                self.run.reporter().warning("not_settled", now.clone(), "the roll waits for it");
-                said = now;
-            }
-            if before {
-                self.run.control().sleep(LOOK_EVERY).await.map_err(Error::Stopped)?;
-            } else {
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-            let uri = &self.roller.file.uri;
+        let roller = self.roller;
+        roll::settled(self.run, before, LOOK_EVERY, async || {
             // The node that stores the lock may be the one that is down.
-            let held = lock::CONFIGURATION.take(uri, self.run.record().id.as_str()).await;
+            let held =
+                lock::CONFIGURATION.take(&roller.file.uri, self.run.record().id.as_str()).await;
             if let Ok(Some(other)) = held {
                 return Err(lock::locked_by(&other));
             }
-        }
+            let snapshot = roller.snapshot().await;
+            let mut obstacles = snapshot.obstacles();
+            let strangers = snapshot.strangers();
+            obstacles.extend(strangers.iter().map(|at| format!("there is a new node at {at}")));
+            match roller.nodes(&snapshot).filter(|_| obstacles.is_empty()) {
+                Some(nodes) => Ok(Inspection::Settled((snapshot, nodes))),
+                None => Ok(Inspection::Obstacles(obstacles.join("; "))),
+            }
+        })
+        .await
     }
 
     /// Makes the replica of index `to`, which was just in sync, take over from its master of index `from`.
@@ -444,12 +422,6 @@ pub async fn resume(
     interrupted: CancellationToken,
 ) -> Result<Outcome> {
     let journal = jobs(cluster_file)?;
-    let record = journal.load(id).await?;
-    if record.kind != KIND {
-        return Err(Error::Usage(format!("job {id} is no roll but a {}", record.kind)));
-    }
-    let spec: Spec = serde_json::from_value(record.spec).map_err(|error| {
-        Error::Usage(format!("what job {id} was asked for cannot be read: {error}"))
-    })?;
-    Roller::new(file, spec)?.work(&journal, id, process, events, interrupted, false).await
+    let roller = Roller::new(file, roll::spec::<Roller>(&journal, id).await?)?;
+    Executor { process, events, interrupted }.resume(&roller, &journal, id).await
 }
