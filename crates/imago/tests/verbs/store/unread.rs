@@ -1,9 +1,11 @@
 //! Clients that send requests and read no replies: the store's memory stays bounded, others are served, and
 //! a client that reads late gets every reply in full.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::panic::AssertUnwindSafe;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use imago_testbed::wait;
@@ -58,18 +60,36 @@ fn memory(served: &Served, name: &str) -> usize {
     kb.parse::<usize>().unwrap() * 1024
 }
 
+/// Sends requests without reading replies, until all are sent or enough were.
+fn ask_until(stream: &mut TcpStream, requests: &[u8], is_enough: &AtomicBool) {
+    stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut sent = 0;
+    while sent < requests.len() && !is_enough.load(Ordering::Relaxed) {
+        match stream.write(&requests[sent..]) {
+            Ok(more) => sent += more,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            // The store has closed the connection to free memory.
+            Err(_) => return,
+        }
+    }
+}
+
 /// Two hundred clients ask for 200 MB each and read nothing.
 fn is_bounded_when_all_ask(served: &Served, requests: &[u8]) {
     let mut silent: Vec<TcpStream> = (0..200).map(|_| connect(served.listen)).collect();
+    let waiting = || served.metric("imago_store_client_output_bytes") as usize / MB;
+    let is_enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for stream in &mut silent {
             // The store reads no more of it than there is room for.
-            stream.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
-            scope.spawn(move || _ = stream.write_all(requests));
+            scope.spawn(|| ask_until(stream, requests, &is_enough));
         }
+        let is_reached = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            wait::until_blocking("900 MB of replies wait", || waiting() > 900);
+        }));
+        is_enough.store(true, Ordering::Relaxed);
+        is_reached.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    let waiting = || served.metric("imago_store_client_output_bytes") as usize / MB;
-    wait::until_blocking("900 MB of replies wait", || waiting() > 900);
     // The others are served meanwhile, by both sites; the row that all ask for is too.
     let large = format!("${MB}\r\n").into_bytes().len() + MB + 2;
     for _ in 0..2 {
