@@ -165,6 +165,8 @@ pub struct Core {
     /// First keys of the partitions that waiting requests lock; a later request that needs one of them waits after
     /// them.
     taken: BTreeSet<Key>,
+    /// Number of log entries that the site has applied to the design.
+    design_changes: u64,
     /// The clients of waiting requests; a later request of one of these clients waits after them.
     queued: HashSet<u64>,
     /// Clients a transaction of which was just returned; their later waiting transactions are returned too.
@@ -239,6 +241,7 @@ impl Core {
             ordered: 0,
             waiting: VecDeque::new(),
             taken: BTreeSet::new(),
+            design_changes: 0,
             queued: HashSet::new(),
             returned: HashSet::new(),
             ahead: HashMap::new(),

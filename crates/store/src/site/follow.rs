@@ -60,6 +60,7 @@ impl Core {
         let is_of_this_life = entry.by.site == self.site && entry.by.epoch == self.epoch;
         let is_own = is_of_this_life && entry.body != Body::Fence;
         let verdict = follow_design(&mut self.design, entry);
+        self.design_changes += u64::from(entry.is_of_design());
         if !self.is_over && self.ends_epoch(entry, verdict) {
             self.end();
         }

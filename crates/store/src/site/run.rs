@@ -26,7 +26,8 @@ impl Core {
     /// site's clock.
     pub(super) fn ask(&mut self, ticket: Ticket, until_ms: u64, mut what: Want) {
         if !self.is_live || !what.has_room() {
-            let waiting = Waiting { ticket, since_ms: self.now_ms, until_ms, what, cause: None };
+            let (since_ms, cause, touched) = (self.now_ms, None, None);
+            let waiting = Waiting { ticket, since_ms, until_ms, what, cause, touched };
             return self.return_to_caller(waiting);
         }
         if self.is_stalled && what.writes() {
@@ -51,7 +52,8 @@ impl Core {
         }
         // No request that waits now is from a client whose requests were returned.
         self.returned.clear();
-        let waiting = Waiting { ticket, since_ms: self.now_ms, until_ms, what, cause: None };
+        let (since_ms, cause, touched) = (self.now_ms, None, None);
+        let waiting = Waiting { ticket, since_ms, until_ms, what, cause, touched };
         let waiting = self.attempt(waiting);
         self.waiting.extend(waiting);
     }
@@ -103,7 +105,7 @@ impl Core {
             self.queued.extend(client);
             return Some(waiting);
         }
-        let locks = match self.locks(&waiting.what) {
+        let locks = match self.locks(&waiting.what, &mut waiting.touched) {
             Ok(locks) => locks,
             Err(Abort::Elsewhere) => {
                 let Waiting { ticket, until_ms, what, .. } = waiting;
@@ -155,6 +157,9 @@ impl Core {
     fn begin(&mut self, waiting: &mut Waiting, locks: &[Key]) -> bool {
         match &mut waiting.what {
             Want::Transaction(transaction) => {
+                if waiting.touched.as_ref().is_some_and(|touched| self.must_wait(touched)) {
+                    return false;
+                }
                 let Some(last) = self.last_if_possible(transaction) else { return false };
                 self.run(waiting.ticket, transaction, last);
                 let rows = self.rows_of(waiting.ticket);

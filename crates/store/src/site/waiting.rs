@@ -2,7 +2,7 @@
 
 use super::two_phase::message::LockRequest;
 use super::{Core, Output, Ticket};
-use crate::key::KeyRange;
+use crate::key::{Key, KeyRange};
 use crate::record::{Change, Position};
 use crate::reply::Reply;
 use crate::sampler::Cause;
@@ -20,6 +20,19 @@ pub(super) struct Waiting {
     pub what: Want,
     /// The first reason why the request waits; `None` if it has not had to wait.
     pub cause: Option<Cause>,
+    /// The partitions of a transaction that waits, which are looked up again after each change of the design; `None` if
+    /// they were not looked up yet.
+    pub touched: Option<Touched>,
+}
+
+/// The partitions that a transaction touches, under one design.
+pub(super) struct Touched {
+    /// Number of changes of the design that the site had applied, which identifies the design.
+    pub design_changes: u64,
+    /// The first keys of the partitions that the transaction writes, in key order.
+    pub written: Vec<Key>,
+    /// The first keys of the partitions in which it reads ranges, in key order.
+    pub read: Vec<Key>,
 }
 
 /// A transaction that had to wait at its site and has now run.

@@ -59,10 +59,12 @@ pub(in super::super) enum Bug {
     ReleasedEarly,
     /// A distributed transaction does not lock what it only reads.
     SharedLockIgnored,
+    /// The partitions of a waiting transaction are not looked up again after the design has changed.
+    OldDesign,
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 20] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::SnapshotAheadOfLog,
         Self::SessionIgnored,
         Self::AnswerAheadOfLog,
@@ -83,6 +85,7 @@ impl Bug {
         Self::GrantAheadOfLog,
         Self::ReleasedEarly,
         Self::SharedLockIgnored,
+        Self::OldDesign,
     ];
 }
 

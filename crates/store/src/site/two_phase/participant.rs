@@ -39,7 +39,7 @@ impl Core {
         }
         let what = Want::Locks(Box::new(request));
         let (ticket, since_ms, until_ms, cause) = (0, self.now_ms, u64::MAX, None);
-        let waiting = Waiting { ticket, since_ms, until_ms, what, cause };
+        let waiting = Waiting { ticket, since_ms, until_ms, what, cause, touched: None };
         if self.waiting.len() >= WAITING_MAX {
             return self.return_to_caller(waiting);
         }
