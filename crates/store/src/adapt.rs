@@ -9,8 +9,8 @@
 //!
 //! Invariants:
 //! - In [`Mode::Advise`], and while paused, adaptation does not change the design.
-//! - The planner uses at most [`driver::CPU_SHARE`] of a core: the longer a decision takes, the later the next one
-//!   begins.
+//! - The planner uses at most 1.25 % of a core: the longer a decision takes, the later the next one begins. While its
+//!   plans save ten times what a decision costs, it may use ten times as much ([`driver::CPU_SHARE_PAYING`]).
 //! - A failed change does not stop the planner: it reports the failure, and continues.
 //! - A change that would exceed a limit is not made, not even to undo an earlier change.
 

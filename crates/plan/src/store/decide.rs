@@ -139,6 +139,9 @@ impl<K: Key> Again<K> {
     }
 }
 
+/// Number of plans for drawn transactions from which on a decision makes none for further ones, because each has to be
+/// weighed. The next decision draws others.
+const PLANS_WEIGHED_MAX: usize = 400;
 /// Maximum number of replicas that one plan removes.
 const REMOVED_AT_ONCE: usize = 32;
 
@@ -232,8 +235,8 @@ pub fn decide<K: Key>(
 
 /// The transactions and divisions for which a decision makes plans.
 struct Origins<K> {
-    /// Indexes of the drawn transactions among the samples.
-    triggers: BTreeSet<usize>,
+    /// Indexes of the drawn transactions among the samples, in the order in which they were drawn.
+    triggers: Vec<usize>,
     /// Divisions of sites that run more than their share of the writing transactions.
     divisions: Vec<Division<K>>,
     /// The plans that the last decision chose.
@@ -257,11 +260,16 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
     while chosen.len() < parameters.plans_max {
         let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
         let is_again = |plan: &Considered<K>| {
-            origins.again.iter().any(|again| again.operators == plan.operators)
+            let has_all = |again: &Again<K>| {
+                plan.operators.iter().all(|operator| again.operators.contains(operator))
+            };
+            origins.again.iter().any(has_all)
         };
+        // Removals of many replicas concern many partitions, which no other plan could change then.
+        let order = |plan: &Considered<K>| (!is_many_removals(&plan.operators), is_again(plan));
         let open = paying.iter().enumerate().filter(|(_, plan)| plan.rejected.is_none());
         let best = open.max_by(|(_, one), (_, two)| {
-            is_again(one).cmp(&is_again(two)).then(net(one).total_cmp(&net(two)))
+            order(one).cmp(&order(two)).then(net(one).total_cmp(&net(two)))
         });
         let Some((best, _)) = best else { break };
         let best = paying.remove(best);
@@ -277,7 +285,13 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
         let (layout, before, held) = (&design, &design_price, &held_by(&design));
         let by = Weighing::new(layout, before, situation, parameters, &accesses, held);
         for plan in paying.iter_mut().filter(|plan| plan.rejected.is_none()) {
-            if plan.operators.iter().any(is_changed) || !by.is_possible(&plan.operators) {
+            if is_many_removals(&plan.operators) {
+                plan.operators.retain(|operator| !is_changed(operator));
+            }
+            if plan.operators.is_empty()
+                || plan.operators.iter().any(is_changed)
+                || !by.is_possible(&plan.operators)
+            {
                 plan.rejected = Some(Rejected::Another);
             } else {
                 *plan = by.weighed(plan.trigger.clone(), plan.site, plan.operators.clone());
@@ -291,6 +305,18 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
     chosen.append(&mut paying);
     chosen.append(&mut others);
     Decided { considered: chosen, before, after: design_price }
+}
+
+/// Returns true if a plan does nothing but remove several replicas.
+fn is_many_removals<K>(operators: &[Operator<K>]) -> bool {
+    operators.len() > 1 && operators.iter().all(|one| matches!(one, Operator::RemoveReplica(..)))
+}
+
+/// Returns the operators that are still possible on a design, in their order; a part of a plan may have been executed
+/// for a transaction meanwhile.
+fn possible<K: Key>(layout: &Layout<K>, operators: &[Operator<K>]) -> Vec<Operator<K>> {
+    let mut design = layout.clone();
+    operators.iter().filter(|operator| design.apply(operator).is_ok()).cloned().collect()
 }
 
 /// Returns the plan that removes all replicas whose removal alone saves something, those that save most first; nothing if
@@ -310,12 +336,13 @@ fn together<K: Key>(single: &[Considered<K>], parameters: &Parameters) -> Vec<Op
     saving.into_iter().flat_map(|plan| plan.operators.iter().cloned()).collect()
 }
 
-/// Draws `many` samples with probability proportional to their weights. Returns their indexes, each at most once.
+/// Draws `many` samples with probability proportional to their weights. Returns their indexes in the order of the draws,
+/// each at most once.
 fn triggers<K>(
     samples: &[(f64, Sample<K>)],
     many: usize,
     dice: &mut (impl Rng + ?Sized),
-) -> BTreeSet<usize> {
+) -> Vec<usize> {
     let mut sum = 0.0;
     let sums: Vec<f64> = samples
         .iter()
@@ -329,7 +356,13 @@ fn triggers<K>(
         sums.partition_point(|sum| *sum <= at)
     };
     // Rounding can put a draw above the last sum.
-    (0..many).map(one).filter(|one| *one < samples.len()).collect()
+    let mut drawn = Vec::with_capacity(many);
+    for one in (0..many).map(one).filter(|one| *one < samples.len()) {
+        if !drawn.contains(&one) {
+            drawn.push(one);
+        }
+    }
+    drawn
 }
 
 /// Returns the first written key of a transaction, or else the start of its first range: it identifies a trigger.
@@ -355,6 +388,9 @@ fn look<K: Key>(
     let (mut considered, mut without_plan) = (Vec::new(), Vec::new());
     let mut seen = BTreeSet::new();
     for trigger in &origins.triggers {
+        if considered.len() >= PLANS_WEIGHED_MAX {
+            break;
+        }
         let (_, sample) = &samples[*trigger];
         let first = first_key(sample);
         for site in layout.sites().iter() {
@@ -392,9 +428,10 @@ fn look<K: Key>(
     }
     considered.extend(single);
     for Again { trigger, site, operators } in &origins.again {
-        let is_new = considered.iter().all(|plan| plan.operators != *operators);
-        if is_new && by.is_possible(operators) {
-            considered.push(by.weighed(trigger.clone(), *site, operators.clone()));
+        let operators = possible(layout, operators);
+        let is_new = considered.iter().all(|plan| plan.operators != operators);
+        if is_new && !operators.is_empty() && by.is_possible(&operators) {
+            considered.push(by.weighed(trigger.clone(), *site, operators));
         }
     }
     considered.append(&mut without_plan);

@@ -69,8 +69,8 @@ pub struct Guardrails<K> {
     limits: Limits,
     /// Time of each partition's last change, in ms of the planner's clock, by the start of the partition.
     changed_ms: BTreeMap<K, u64>,
-    /// For each regime, by its number, the shapes of the plans that its last decision chose, each with the number of
-    /// consecutive decisions that chose it.
+    /// For each regime, by its number, the shapes of the operators of the plans that its last decision chose, each with
+    /// the number of consecutive decisions that chose it.
     sustained: BTreeMap<u64, BTreeMap<Shape<K>, u32>>,
     /// Number of operators that may be executed now; negative after undos.
     tokens: f64,
@@ -83,9 +83,9 @@ pub struct Guardrails<K> {
     banned: BTreeMap<Operator<K>, (u64, u32)>,
 }
 
-/// The shape of a plan: the kind of each operator, and the start of the partition that it changes. Plans that
-/// split a partition at different keys, or move it to different sites, have the same shape.
-type Shape<K> = Vec<(&'static str, K)>;
+/// The shape of an operator: its kind, and the start of the partition that it changes. Operators that split a
+/// partition at different keys, or move it to different sites, have the same shape.
+type Shape<K> = (&'static str, K);
 
 /// Limit on the number of regimes whose last plans are remembered.
 const REGIMES_MAX: usize = 8;
@@ -119,18 +119,24 @@ impl<K: Key> Guardrails<K> {
     }
 
     /// Records the plans that this decision of the regime with number `regime` chose, on the present design. Returns
-    /// for each plan whether enough consecutive decisions chose it.
+    /// for each plan whether enough consecutive decisions chose it: plans with all of its operators, since a part of
+    /// what was chosen before may have been done by others meanwhile.
     pub fn sustained(
         &mut self,
         regime: u64,
         layout: &Layout<K>,
         paying: &[&[Operator<K>]],
     ) -> Vec<bool> {
-        let shapes: Vec<Shape<K>> = paying.iter().map(|plan| shape(layout, plan)).collect();
+        let shapes: Vec<Vec<Shape<K>>> = paying
+            .iter()
+            .map(|plan| plan.iter().map(|operator| shape(layout, operator)).collect())
+            .collect();
         let before = self.sustained.remove(&regime).unwrap_or_default();
         let times = |shape: &Shape<K>| before.get(shape).copied().unwrap_or(0) + 1;
-        let counts: BTreeMap<_, _> = shapes.iter().map(|one| (one.clone(), times(one))).collect();
-        let enough = shapes.iter().map(|shape| counts[shape] >= self.limits.sustained).collect();
+        let counts: BTreeMap<_, _> =
+            shapes.iter().flatten().map(|one| (one.clone(), times(one))).collect();
+        let is_enough = |one: &Shape<K>| counts[one] >= self.limits.sustained;
+        let enough = shapes.iter().map(|plan| plan.iter().all(is_enough)).collect();
         self.sustained.insert(regime, counts);
         // The newest regimes have the highest numbers.
         while self.sustained.len() > REGIMES_MAX {
@@ -201,20 +207,15 @@ impl<K: Key> Guardrails<K> {
     }
 }
 
-fn shape<K: Key>(layout: &Layout<K>, plan: &[Operator<K>]) -> Shape<K> {
-    let of = |operator: &Operator<K>| {
-        let kind = match operator {
-            Operator::Split(_) => "split",
-            Operator::Merge(_) => "merge",
-            Operator::AddReplica(..) => "add-replica",
-            Operator::RemoveReplica(..) => "remove-replica",
-            Operator::Remaster(..) => "remaster",
-        };
-        (kind, layout.of(operator.key()).0.clone())
+fn shape<K: Key>(layout: &Layout<K>, operator: &Operator<K>) -> Shape<K> {
+    let kind = match operator {
+        Operator::Split(_) => "split",
+        Operator::Merge(_) => "merge",
+        Operator::AddReplica(..) => "add-replica",
+        Operator::RemoveReplica(..) => "remove-replica",
+        Operator::Remaster(..) => "remaster",
     };
-    let mut shape: Shape<K> = plan.iter().map(of).collect();
-    shape.sort_unstable();
-    shape
+    (kind, layout.of(operator.key()).0.clone())
 }
 
 /// Returns the operators that undo `operators`, which were executed on the design `before`, in the order in which the

@@ -241,10 +241,17 @@ impl<K: Key> Planner<K> {
             None => price(layout, &situation),
         };
         let is_undone = self.judge(now_ms, layout);
-        if let Some(decided) = decided.filter(|_| !is_undone) {
+        let decided = decided.filter(|_| !is_undone);
+        let saves_us = match (&decided, self.permission) {
+            (Some(decided), Permission::Change) => {
+                decided.chosen().map(|plan| plan.net_us(parameters.lambda)).sum()
+            }
+            _ => 0.0,
+        };
+        if let Some(decided) = decided {
             self.choose(now_ms, layout, decided, &outlook);
         }
-        DecisionSnapshot { outlook, lag_entries, cost, parameters, price, distrust }
+        DecisionSnapshot { outlook, lag_entries, cost, parameters, price, saves_us, distrust }
     }
 
     /// Judges the changes that were measured for long enough, and queues undos of those that increased the latency.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use imago_plan::store::allowance::Allowance;
+use imago_plan::store::allowance::{Budget, Spent};
 use imago_plan::store::layout::{self, Layout, Operator};
 use imago_plan::store::planner::{
     DecisionSnapshot, Event, Observed, Outcome, Permission, Planner, Round, Settings, SiteWork,
@@ -27,8 +27,11 @@ use crate::transaction::Abort;
 
 /// Minimum time between two decisions of the planner.
 const ROUND: Duration = Duration::from_millis(250);
-/// Share of one CPU core that the planner may use on average (0..1).
-pub(super) const CPU_SHARE: f64 = 0.0125;
+/// Share of one CPU core that the planner may use on average (0..1), without decisions that pay.
+const CPU_SHARE: f64 = 0.0125;
+/// Share of one CPU core that the planner may use on average (0..1) with decisions whose plans save far more than a
+/// decision costs.
+pub(super) const CPU_SHARE_PAYING: f64 = 0.125;
 /// Maximum unused CPU time that the planner may save up for later rounds, in seconds of a core.
 const CPU_SAVED_MAX_S: f64 = 0.25;
 /// Maximum number of decisions that the report retains; rejected plans are dropped first.
@@ -44,24 +47,30 @@ pub(super) struct Driver<'a> {
 }
 
 impl Adaptation {
-    /// Runs the planner round after round, with pauses that keep it within its share of a core ([`CPU_SHARE`]).
+    /// Runs the planner round after round, with pauses that keep it within its share of a core ([`CPU_SHARE`],
+    /// [`CPU_SHARE_PAYING`]).
     pub(super) async fn decide(self: Arc<Self>) {
         let mut driver = Driver::new(&self);
-        let mut allowance = Allowance::new(CPU_SHARE, CPU_SAVED_MAX_S);
+        let mut budget = Budget::new(CPU_SHARE, CPU_SHARE_PAYING, CPU_SAVED_MAX_S);
         let (mut rest, mut counted) = (ROUND, Instant::now());
         let (mut used, began) = (Duration::ZERO, Instant::now());
         loop {
             sleep(rest).await;
-            let took = driver.round().await;
+            let before = driver.planner.changes;
+            let (took, saves_us) = driver.round().await;
             used += took;
             #[cfg(test)]
             assert!(!self.panics.load(std::sync::atomic::Ordering::SeqCst), "it was told to");
             let share = used.as_secs_f64() / began.elapsed().as_secs_f64();
             self.report.lock().unwrap_or_else(PoisonError::into_inner).planner_cpu = share;
-            allowance.earn(counted.elapsed().as_secs_f64());
-            allowance.spend(took.as_secs_f64());
+            let rest_s = budget.spend(Spent {
+                passed_s: counted.elapsed().as_secs_f64(),
+                took_s: took.as_secs_f64(),
+                saves_s: saves_us / 1e6,
+                has_changed: driver.planner.changes > before,
+            });
             counted = Instant::now();
-            rest = ROUND.max(Duration::from_secs_f64(allowance.rest_s()));
+            rest = ROUND.max(Duration::from_secs_f64(rest_s));
         }
     }
 }
@@ -76,8 +85,9 @@ impl<'a> Driver<'a> {
         driver
     }
 
-    /// Runs one round of the planner, and returns the CPU time that the planner used in it.
-    async fn round(&mut self) -> Duration {
+    /// Runs one round of the planner. Returns the CPU time that the planner used in it, and the predicted saving of the
+    /// plans that it chose, in µs of transactions.
+    async fn round(&mut self) -> (Duration, f64) {
         let (options, is_paused) = (self.of.options(), self.of.is_paused());
         let permission = match options.mode {
             _ if is_paused => Permission::Paused,
@@ -92,10 +102,11 @@ impl<'a> Driver<'a> {
         // No await lies in between: both times are of the same thread.
         let decided_in = thread_cpu().saturating_sub(began);
         self.execute().await;
+        let saves_us = snapshot.saves_us;
         let began = thread_cpu();
         self.report(snapshot);
         self.of.persist(|| self.persisted());
-        decided_in + thread_cpu().saturating_sub(began)
+        (decided_in + thread_cpu().saturating_sub(began), saves_us)
     }
 
     /// Resolves operators whose outcome was in doubt, now that the design shows it, and executes the operators that

@@ -159,7 +159,8 @@ async fn hot_reads_of_one_partition_spread_over_idle_sites() {
     let done = done.unwrap_or_else(|| panic!("{report:#?}"));
     assert!(done.predicted_work_us.0 > 0.0 && done.work_weight > 0.0, "{done:?}");
     // A round that is longer than the one before it may be beyond the share for a moment.
-    let within = |_: &Busy, report: &AdaptReport| report.planner_cpu <= super::driver::CPU_SHARE;
+    let within =
+        |_: &Busy, report: &AdaptReport| report.planner_cpu <= super::driver::CPU_SHARE_PAYING;
     busy.until("the planner keeps to its share of a core", within).await;
     busy.end().await;
 }

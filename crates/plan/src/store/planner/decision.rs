@@ -85,6 +85,8 @@ pub struct DecisionSnapshot<K> {
     pub parameters: Parameters,
     /// The predicted price of the present design.
     pub price: Price,
+    /// Predicted net saving of the plans that may be executed now or by the next decision, in µs of transactions.
+    pub saves_us: f64,
     /// Why the strategy cannot decide yet; `None` if it can.
     pub distrust: Option<String>,
 }
@@ -98,6 +100,7 @@ impl<K> Default for DecisionSnapshot<K> {
             cost: CostModel::default(),
             parameters: Parameters::default(),
             price: Price::default(),
+            saves_us: 0.0,
             distrust: None,
         }
     }

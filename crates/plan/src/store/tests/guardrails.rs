@@ -226,3 +226,20 @@ fn a_burst_changes_nothing_and_changes_have_a_rate() {
     assert!(!guardrails.may_spend(50, 1_600));
     assert!(guardrails.may_spend(50, 9_000), "a long plan waits for a full bucket, not for ever");
 }
+
+#[test]
+fn what_is_left_of_a_plan_is_sustained_and_what_is_added_is_not() {
+    let layout = users(&[(0, &[]), (1, &[]), (2, &[]), (3, &[])]);
+    let mut guardrails = Guardrails::new(Limits::default());
+    let moved = |number: u64, site: u16| {
+        let key = user(number);
+        [Operator::AddReplica(key.clone(), site), Operator::Remaster(key, site)]
+    };
+    let both = [moved(1_000, 0), moved(2_000, 0)].concat();
+    assert_eq!(guardrails.sustained(0, &layout, &[&both]), [false]);
+    // A transaction has moved the first one meanwhile.
+    let left = moved(2_000, 0);
+    let more = [moved(2_000, 0), moved(3_000, 0)].concat();
+    assert_eq!(guardrails.sustained(0, &layout, &[&left, &more]), [true, false]);
+    assert_eq!(guardrails.sustained(0, &layout, &[&more]), [true]);
+}

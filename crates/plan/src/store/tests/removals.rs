@@ -89,3 +89,41 @@ fn replicas_that_are_read_stay() {
     };
     assert!(!removed(&decided).iter().any(read), "{decided:?}");
 }
+
+#[test]
+fn removals_of_many_replicas_leave_other_plans_their_partitions() {
+    let layout = replicated();
+    // Some of the transactions write two partitions that are mastered at different sites.
+    let sample = |n: u64| match n % 20 {
+        0 => writes([5_000 + n % 7, 6_000 + n % 11]),
+        _ => writes([n * 101 % 80_000]),
+    };
+    let samples: Vec<_> = (0..900).map(|n| (1.0, sample(n))).collect();
+    let (cost, lag_entries) = (learned(), BTreeMap::new());
+    let situation = Situation {
+        samples: &samples,
+        rate_s: 20_000.0,
+        population: 60.0,
+        cost: &cost,
+        lag_entries: &lag_entries,
+        cpu_weight: CPU_WEIGHT,
+        expected: Expected::default(),
+    };
+    let mut dice = StdRng::seed_from_u64(3);
+    let parameters = Parameters::default();
+    let decided =
+        MorphoSys::default().decide(&layout, &situation, &parameters, &|_, _| None, &mut dice);
+    let plans: Vec<_> = decided.chosen().map(|plan| &plan.operators).collect();
+    let moves = |plan: &Vec<Operator<String>>| {
+        plan.iter().any(|one| matches!(one, Operator::Remaster(key, _) if [user(5_000), user(6_000)].contains(key)))
+    };
+    assert!(plans.iter().any(|plan| moves(plan)), "{plans:?}");
+    let concerns = |plan: &[Operator<String>]| -> BTreeSet<String> {
+        plan.iter().map(|one| layout.of(one.key()).0.clone()).collect()
+    };
+    for (number, one) in plans.iter().enumerate() {
+        for other in &plans[..number] {
+            assert!(concerns(one).is_disjoint(&concerns(other)), "{plans:?}");
+        }
+    }
+}
