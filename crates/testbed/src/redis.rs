@@ -26,8 +26,8 @@ use crate::wire;
 /// File name of a Redis server's configuration file.
 pub(crate) const CONFIGURATION: &str = "redis.conf";
 /// Time without a reply after which the other nodes of a cluster consider a node failed (`cluster-node-timeout`), in
-/// ms.
-const NODE_TIMEOUT_MS: u32 = 3_000;
+/// ms. On a busy machine a node may not reply for seconds, and a failover then loses writes that Redis had acknowledged.
+const NODE_TIMEOUT_MS: u32 = 10_000;
 
 /// Settings of one `redis-server`: its limits, and its address in a cluster.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use super::drawing;
 use super::report::{Compared, Designs, OfDesign, OpenLoop, Part, Row, Size};
 use super::scene::{self, Outcome, Scene};
 use crate::Header;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::statistics::Figure;
 
 /// Exponent of Zipf's law of the skewed workloads.
@@ -179,13 +179,18 @@ impl Of {
 /// Measures a figure, and draws it into `folder` if that is given. Calls `see` after each load with its part.
 ///
 /// # Errors
-/// Fails if a store refuses an operation.
+/// Fails if the figure has no part of a given name, or if a store refuses an operation.
 pub fn figure(
     of: Of,
     size: &Size,
     folder: Option<&Path>,
     mut see: impl FnMut(&str, Design, &Outcome),
 ) -> Result<Designs> {
+    let known: Vec<&str> = of.parts(size).iter().map(|wanted| wanted.part).collect();
+    if let Some(unknown) = size.parts.iter().find(|part| !known.contains(&part.as_str())) {
+        let (name, known) = (of.name(), known.join(", "));
+        return Err(Error::Size(format!("{name} has no part {unknown}: its parts are {known}")));
+    }
     let (mut parts, mut open) = (Vec::new(), Vec::new());
     let is_wanted = |wanted: &Wanted| {
         size.parts.is_empty() || size.parts.iter().any(|part| part == wanted.part)

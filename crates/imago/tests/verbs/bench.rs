@@ -302,6 +302,17 @@ fn figure_3_of_morphosys_compares_six_designs() {
 }
 
 #[test]
+fn a_part_that_a_figure_of_morphosys_lacks_is_refused_with_those_it_has() {
+    let output = Command::new(env!("CARGO_BIN_EXE_imago"))
+        .args(["bench", "run", "morphosys-fig5", "--quick", "--parts", "abc,d50"])
+        .output();
+    let output = output.unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("no part d50: its parts are abc, d0, d33, e"), "{stderr}");
+}
+
+#[test]
 fn figure_4_of_morphosys_classifies_rows_and_checks_predictions() {
     let report = bench(&["run", "morphosys-fig4", "--quick", "--only-designs"]);
     let classes = report["classes"].as_array().unwrap();
