@@ -7,7 +7,7 @@ use imago_job::state::State;
 use imago_tune::cassandra::journal::CassandraJournal;
 use serde_json::Value;
 
-use super::ring::{Clients, NODES, has_line, resumed, ring};
+use super::ring::{Clients, NODES, has_line, resumed, ring, settle};
 use crate::standing::Standing;
 
 /// The journal in the cluster does what every journal does.
@@ -155,9 +155,8 @@ fn a_node_that_does_not_start_gets_its_old_configuration_back() {
     assert_eq!(NODES.map(has_new), [true, false, false], "the roll ended there");
     let status = ring.json(&["testbed", "status", "ring"]);
     assert_eq!(status["health"], "up", "{status}");
-    // Nothing is left that would keep the next one from beginning.
-    let preview = ring.json(&ring.roll(&["--unset", "native_transport_max_threads", "--dry-run"]));
-    assert_eq!(preview["obstacles"], Value::Array(vec![]), "{preview}");
+    // Nothing is left that would keep the next one from beginning, once the node has the writes that it missed.
+    settle(&ring, &ring.roll(&["--unset", "native_transport_max_threads"]));
 
     // A node that is away is no time for a roll.
     ring.json(&["testbed", "inject", "ring", "kill", "--node", "ring-3"]);
