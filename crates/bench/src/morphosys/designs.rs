@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use imago_plan::store::strategy::Strategy;
-use imago_plan::store::strategy::adr::Adr;
-use imago_plan::store::strategy::clay::Clay;
 use imago_plan::store::strategy::dynamast::WriteCounts;
+use imago_plan::store::strategy::{Periodic, Strategy};
 use imago_store::design;
 use imago_store::engine::Execution;
 use imago_store::key::{Key, KeyRange};
@@ -74,8 +72,8 @@ impl Design {
     /// the store's own.
     pub(super) fn strategy(self) -> Option<Box<dyn Strategy<Key>>> {
         match self {
-            Self::Adr => Some(Box::new(Adr::every(ROUNDS_S))),
-            Self::Clay => Some(Box::new(Clay::every(CLAY_PERIOD_S * ROUNDS_S))),
+            Self::Adr => Some(Box::new(Periodic::adr(ROUNDS_S))),
+            Self::Clay => Some(Box::new(Periodic::clay(CLAY_PERIOD_S * ROUNDS_S))),
             _ => None,
         }
     }

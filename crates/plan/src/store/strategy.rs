@@ -4,17 +4,18 @@
 //! The code that executes plans, holds them back, measures their effect and explains them knows a strategy by this
 //! trait alone.
 
-pub mod adr;
+mod adr;
 pub mod clay;
 pub mod dynamast;
+mod periodic;
 
+pub use periodic::Periodic;
 use rand::Rng;
 
-use super::considered::{Considered, Hold, Rejected};
 use super::decide::{Again, Decided, HoldCheck, decide};
-use super::layout::{Key, Layout, Operator, Site};
+use super::layout::{Key, Layout};
 use super::parameters::Parameters;
-use super::price::{Price, Situation};
+use super::price::Situation;
 
 /// A strategy that chooses changes of a store's design.
 pub trait Strategy<K: Key>: Send {
@@ -34,34 +35,6 @@ pub trait Strategy<K: Key>: Send {
         held: &HoldCheck<'_, K>,
         dice: &mut dyn Rng,
     ) -> Decided<K>;
-}
-
-/// Returns the decision of a strategy that does not compare prices: each plan, with its site, is chosen unless one of its
-/// operators must not be executed now, as `held` returns.
-fn unpriced<K: Key>(
-    layout: &Layout<K>,
-    plans: Vec<(Site, Vec<Operator<K>>)>,
-    held: &HoldCheck<'_, K>,
-) -> Decided<K> {
-    let plan = |(site, operators): (Site, Vec<Operator<K>>)| {
-        let why = operators.iter().find_map(|operator| match held(layout, operator) {
-            Some(Hold::Forbidden(why)) => Some(why),
-            Some(Hold::Reversal(..)) | None => None,
-        });
-        Considered {
-            trigger: operators.first().map(|operator| operator.key().clone()),
-            site,
-            operators,
-            latency_us: (0.0, 0.0),
-            work_us: (0.0, 0.0),
-            takes_back: None,
-            benefit_us: 0.0,
-            cost_us: 0.0,
-            rejected: why.map(Rejected::OnHold),
-        }
-    };
-    let considered = plans.into_iter().map(plan).collect();
-    Decided { considered, before: Price::default(), after: Price::default() }
 }
 
 /// The strategy of MorphoSys (§5): plans that save more time than they take, by learned costs.

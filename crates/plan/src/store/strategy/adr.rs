@@ -10,64 +10,15 @@
 
 use std::collections::BTreeMap;
 
-use rand::Rng;
-
-use super::{Strategy, unpriced};
-use crate::store::decide::{Decided, HoldCheck};
 use crate::store::layout::{Key, Layout, Operator, Partition, Site};
-use crate::store::parameters::Parameters;
-use crate::store::price::Situation;
 use crate::store::workload::{Numbered, Sample};
 
 /// Maximum number of replicas that one decision adds or removes.
 const CHANGES_MAX: usize = 20;
 
-/// The strategy of ADR.
-#[derive(Clone, Copy, Debug)]
-pub struct Adr {
-    /// Number of decisions in a period: ADR changes the design in one of them.
-    period: u32,
-    /// Number of decisions until the next that changes the design.
-    left: u32,
-}
-
-impl Adr {
-    /// Returns an ADR that changes the design in one of `period` decisions.
-    #[must_use]
-    pub fn every(period: u32) -> Self {
-        Self { period, left: period }
-    }
-}
-
-impl<K: Key + Send> Strategy<K> for Adr {
-    fn name(&self) -> &'static str {
-        "adr"
-    }
-
-    fn distrust(&self, _: &Situation<'_, K>) -> Option<String> {
-        None
-    }
-
-    fn decide(
-        &mut self,
-        layout: &Layout<K>,
-        situation: &Situation<'_, K>,
-        _: &Parameters,
-        held: &HoldCheck<'_, K>,
-        _: &mut dyn Rng,
-    ) -> Decided<K> {
-        self.left = self.left.saturating_sub(1);
-        if self.left > 0 {
-            return unpriced(layout, Vec::new(), held);
-        }
-        self.left = self.period;
-        unpriced(layout, changes(layout, situation.samples), held)
-    }
-}
-
 /// Returns the expansions and contractions, each with the site whose replica is added or removed; those that save most
 /// remote accesses first.
-fn changes<K: Key>(
+pub(super) fn changes<K: Key>(
     layout: &Layout<K>,
     samples: &[(f64, Sample<K>)],
 ) -> Vec<(Site, Vec<Operator<K>>)> {

@@ -11,13 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rand::Rng;
-
-use super::{Strategy, unpriced};
-use crate::store::decide::{Decided, HoldCheck};
 use crate::store::layout::{Key, Layout, Operator, Site};
-use crate::store::parameters::Parameters;
-use crate::store::price::Situation;
 use crate::store::workload::{Numbered, Sample};
 
 /// Share by which the load of a site may exceed the mean before Clay moves partitions.
@@ -28,49 +22,6 @@ pub const HOTTEST: f64 = 0.01;
 const CLUMP_MAX: usize = 20;
 /// Maximum number of clumps that one decision moves.
 const CLUMPS_MAX: usize = 20;
-
-/// The strategy of Clay.
-#[derive(Clone, Copy, Debug)]
-pub struct Clay {
-    /// Number of decisions in a period: Clay changes the design in one of them.
-    period: u32,
-    /// Number of decisions until the next that changes the design.
-    left: u32,
-}
-
-impl Clay {
-    /// Returns a Clay that changes the design in one of `period` decisions.
-    #[must_use]
-    pub fn every(period: u32) -> Self {
-        Self { period, left: period }
-    }
-}
-
-impl<K: Key + Send> Strategy<K> for Clay {
-    fn name(&self) -> &'static str {
-        "clay"
-    }
-
-    fn distrust(&self, _: &Situation<'_, K>) -> Option<String> {
-        None
-    }
-
-    fn decide(
-        &mut self,
-        layout: &Layout<K>,
-        situation: &Situation<'_, K>,
-        _: &Parameters,
-        held: &HoldCheck<'_, K>,
-        _: &mut dyn Rng,
-    ) -> Decided<K> {
-        self.left = self.left.saturating_sub(1);
-        if self.left > 0 {
-            return unpriced(layout, Vec::new(), held);
-        }
-        self.left = self.period;
-        unpriced(layout, moves(layout, situation.samples), held)
-    }
-}
 
 /// The load of each partition of a design, and how often two partitions are accessed by one transaction.
 struct Loads<K> {
@@ -115,7 +66,7 @@ impl<K: Key> Loads<K> {
 
 /// Returns the plans that balance the load of the sites, one for each clump that is moved and each partition that is
 /// split: the site that gets the clump, and the operators.
-fn moves<K: Key>(
+pub(super) fn moves<K: Key>(
     layout: &Layout<K>,
     samples: &[(f64, Sample<K>)],
 ) -> Vec<(Site, Vec<Operator<K>>)> {
