@@ -28,7 +28,8 @@ pub mod queueing;
 mod reasons;
 pub mod reuse;
 mod shape;
-pub mod simulator;
+#[cfg(test)]
+mod simulator;
 #[cfg(test)]
 mod tests;
 

@@ -64,6 +64,7 @@ async fn tidy(handle: PrometheusHandle) {
 
 impl Prometheus {
     /// Returns a renderer that records metrics without serving them.
+    #[cfg(test)]
     pub fn without_server() -> Self {
         Self { recorder: PrometheusBuilder::new().build_recorder() }
     }

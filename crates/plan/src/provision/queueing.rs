@@ -20,7 +20,8 @@
 //! exceeds [`Bounds::throughput_s`]; customers = throughput × response time at each station
 //! (Little's law).
 
-pub mod simulator;
+#[cfg(test)]
+pub(crate) mod simulator;
 #[cfg(test)]
 mod tests;
 

@@ -211,6 +211,7 @@ impl<K: Key> PlanBuilder<K> {
 ///
 /// # Errors
 /// Fails if a pin of a partition or the limit of replicas forbids it.
+#[cfg(test)]
 pub fn necessary<K: Key>(
     view: &View<'_, K>,
     touched: &Touched,

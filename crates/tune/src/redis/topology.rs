@@ -72,23 +72,6 @@ impl Topology {
     pub fn at(&self, address: &str) -> Option<&Member> {
         self.members.iter().find(|one| one.address == address)
     }
-
-    /// Returns the number of slots that no master has.
-    #[must_use]
-    pub fn uncovered(&self) -> usize {
-        let mut is_covered = vec![false; SLOTS];
-        for slots in self.members.iter().filter_map(|one| match &one.part {
-            Part::Master(slots) => Some(slots),
-            Part::Replica(_) => None,
-        }) {
-            for slot in slots.iter().cloned().flatten() {
-                if let Some(covered) = is_covered.get_mut(usize::from(slot)) {
-                    *covered = true;
-                }
-            }
-        }
-        is_covered.into_iter().filter(|is_covered| !is_covered).count()
-    }
 }
 
 /// Parses a line of `CLUSTER NODES`, `ID HOST:PORT@PORT[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOTS…`; None if it
@@ -184,15 +167,8 @@ e7d1eecce10fd6bb5eb35b9f99a514335d9ba9ca 127.110.1.1:28161@28162 myself,master -
         assert_eq!(replicas, ["127.110.1.4:28161"]);
         let failed: Vec<bool> = topology.members.iter().map(|one| one.has_failed).collect();
         assert_eq!(failed, [false, false, true, false, true]);
-        assert_eq!((topology.members[4].address.as_str(), topology.uncovered()), ("", 0));
+        assert_eq!(topology.members[4].address, "");
         assert!(topology.at("127.110.1.3:28161").is_some_and(|one| !one.is_connected));
-    }
-
-    #[test]
-    fn slots_that_nobody_has_are_counted() {
-        let text = NODES.replace(" 10923-16383", "");
-        assert_eq!(Topology::parse(&text).unwrap().uncovered(), 16_384 - 10_923);
-        assert_eq!(Topology::default().uncovered(), SLOTS);
     }
 
     #[test]

@@ -56,25 +56,14 @@ impl HeldOut {
         Some(1.0 - around_prediction / around_mean.max(slight))
     }
 
-    /// Returns the mean absolute error of all remembered samples, as a share of their mean observed value; `None`
-    /// while there are too few.
-    #[must_use]
-    pub fn error_share(&self) -> Option<f64> {
-        self.error_of_last(HELD_OUT)
-    }
-
     /// Returns the mean absolute error of the last few samples, as a share of their mean observed value; `None` while
     /// there are too few.
     #[must_use]
     pub fn recent_error_share(&self) -> Option<f64> {
-        self.error_of_last(HELD_OUT_MIN)
-    }
-
-    fn error_of_last(&self, many: usize) -> Option<f64> {
         if self.0.len() < HELD_OUT_MIN {
             return None;
         }
-        let last = || self.0.iter().rev().take(many);
+        let last = || self.0.iter().rev().take(HELD_OUT_MIN);
         let sum = last().map(|(observed, _)| observed).sum::<f64>();
         let wrong = last().map(|(observed, predicted)| (observed - predicted).abs());
         Some(wrong.sum::<f64>() / sum.max(f64::MIN_POSITIVE))
@@ -95,7 +84,7 @@ mod tests {
     fn predictions_are_right_wrong_or_as_good_as_the_mean() {
         let observed = |n: i32| f64::from(1_000 + 100 * n);
         let right = held_out((0..20).map(|n| (observed(n), observed(n))));
-        assert_eq!((right.r_squared(), right.error_share()), (Some(1.0), Some(0.0)));
+        assert_eq!((right.r_squared(), right.recent_error_share()), (Some(1.0), Some(0.0)));
         let mean = held_out((0..20).map(|n| (observed(n), 1_950.0)));
         assert!(mean.r_squared().unwrap().abs() < 1e-9);
         let wrong = held_out((0..20).map(|n| (observed(n), observed(19 - n))));
@@ -110,7 +99,8 @@ mod tests {
         let right = (0..200).map(|n| (f64::from(n), f64::from(n)));
         assert_eq!(held_out(wrong.chain(right)).r_squared(), Some(1.0));
         let wrong_at_first = (0..100).map(|n| (1.0, if n < 80 { 3.0 } else { 1.0 }));
-        let held_out = held_out(wrong_at_first);
-        assert_eq!((held_out.error_share(), held_out.recent_error_share()), (Some(1.6), Some(0.0)));
+        assert_eq!(held_out(wrong_at_first).recent_error_share(), Some(0.0));
+        let wrong_at_last = (0..100).map(|n| (1.0, if n < 80 { 1.0 } else { 3.0 }));
+        assert_eq!(held_out(wrong_at_last).recent_error_share(), Some(2.0));
     }
 }
