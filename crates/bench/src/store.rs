@@ -8,6 +8,7 @@ mod kernel;
 mod operators;
 pub mod postgres;
 mod redis;
+mod redis_script;
 
 use std::path::Path;
 

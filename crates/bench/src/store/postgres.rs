@@ -13,6 +13,9 @@
 //! Each has the number of sessions at which it needs least CPU time for a transaction: the store more, since they share
 //! waits for the disk, PostgreSQL fewer, since each is a process.
 //!
+//! Beside both runs one Redis server with the same transaction as a Lua script ([`RedisScript`]), which its single
+//! thread executes one after the other.
+//!
 //! Invariant: a measurement counts only if the rows have every acknowledged increment afterwards.
 
 use std::io::Write as _;
@@ -33,6 +36,7 @@ use rand::rngs::StdRng;
 use serde::Serialize;
 
 use super::redis::{Absent, Server};
+use super::redis_script::RedisScript;
 use crate::Header;
 use crate::error::{Error, Result, process};
 use crate::process::{cpu_of_tree_s, cpu_s};
@@ -56,11 +60,13 @@ pub struct Size {
     pub sessions: u32,
     /// Number of PostgreSQL's sessions.
     pub postgres_sessions: u32,
+    /// Number of Redis's connections.
+    pub redis_sessions: u32,
     /// Number of measurements of each; figures are medians.
     pub runs: u32,
 }
 
-/// Figures of one of the two.
+/// Figures of one of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figures {
     /// Acknowledged transactions per second.
@@ -85,6 +91,10 @@ pub struct Report {
     pub pairs: Vec<f64>,
     /// The store's transactions per second, divided by PostgreSQL's.
     pub ratio_per_s: f64,
+    /// Redis, with a Lua script and `appendfsync always`.
+    pub redis: Figures,
+    /// The store's transactions per second of CPU time, divided by Redis's.
+    pub ratio_per_core_to_redis: f64,
     /// The store, by sessions in its process.
     pub store_inside: Figures,
     /// PostgreSQL, by sessions that loop in the server.
@@ -119,10 +129,7 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
     let folder = tempfile::tempdir().map_err(process("make a folder"))?;
     let data = folder.path().join("store").display().to_string();
     let server = Server::store(program, &["--data", &data, "--sync", "always"]);
-    let server = server.map_err(|absent| match absent {
-        Absent::Missing(name) => Error::Wrong(format!("{name} is not there")),
-        Absent::Failed(error) => error,
-    })?;
+    let server = server.map_err(Absent::required)?;
     let parameters = ycsb::Parameters {
         users: size.users,
         scans: 0.0,
@@ -135,8 +142,10 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
     });
     filled.map_err(|error| Error::Wrong(error.to_string()))?;
     let postgres = Postgres::start(size).await?;
+    let redis =
+        tokio::task::block_in_place(|| RedisScript::start(size.users, size.redis_sessions))?;
     let inside = InProcess::start(size).await?;
-    let (mut of_store, mut of_postgres) = (Vec::new(), Vec::new());
+    let (mut of_store, mut of_postgres, mut of_redis) = (Vec::new(), Vec::new(), Vec::new());
     let (mut store_inside, mut postgres_inside) = (Vec::new(), Vec::new());
     for run in 0..size.runs {
         // In turns, so that a machine that becomes slower does not favour one of the two.
@@ -145,6 +154,11 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
                 if is_store {
                     of_store.push(store.measure(run)?);
                     store_inside.push(inside.measure(run)?);
+                    let last = of_store.last().map_or(0.0, |one: &Measured| one.txn_per_s);
+                    // Redis lasts about as long as the store does.
+                    let transactions = (last * f64::from(size.seconds)).max(1.0) as u64;
+                    let (txn_per_s, txn_per_core_s) = redis.measure(transactions)?;
+                    of_redis.push(Measured { txn_per_s, txn_per_core_s });
                 } else {
                     of_postgres.push(postgres.measure(Mode::Calls)?);
                     postgres_inside.push(postgres.measure(Mode::Loops)?);
@@ -158,6 +172,8 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
     let pairs: Vec<f64> = of_store.iter().zip(&of_postgres).map(pair).collect();
     let pairs_inside = store_inside.iter().zip(&postgres_inside).map(pair);
     let ratio_per_core_inside = Figure::of(pairs_inside).median;
+    let to_redis = of_store.iter().zip(&of_redis).map(pair);
+    let ratio_per_core_to_redis = Figure::of(to_redis).median;
     let (store, postgres) = (Figures::of(&of_store), Figures::of(&of_postgres));
     Ok(Report {
         header: Header::of("store-postgres", size),
@@ -166,6 +182,8 @@ pub async fn run(size: Size, program: &Path) -> Result<Report> {
         ratio_per_core: Figure::of(pairs.iter().copied()).median,
         pairs,
         ratio_per_s: store.txn_per_s.median / postgres.txn_per_s.median,
+        redis: Figures::of(&of_redis),
+        ratio_per_core_to_redis,
         store_inside: Figures::of(&store_inside),
         postgres_inside: Figures::of(&postgres_inside),
         ratio_per_core_inside,

@@ -15,11 +15,9 @@ use crate::statistics::Figure;
 
 /// Deadline for the Redis server to accept a connection.
 const START_WAIT: Duration = Duration::from_secs(20);
-/// Number of keys from which each request draws.
-const KEYS: &str = "100000";
-/// Options of `redis-benchmark`: the number of connections, and the number of requests that each sends before it
-/// reads a reply.
-const CLIENTS: [&str; 4] = ["-c", "20", "-P", "16"];
+/// Options of `redis-benchmark`: the number of keys from which each request draws, the size of values in bytes, the
+/// number of connections, and the number of requests that each sends before it reads a reply.
+const OPTIONS: [&str; 8] = ["-r", "100000", "-d", "100", "-c", "20", "-P", "16"];
 
 /// Figures of one command over RESP, medians of the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,6 +39,16 @@ pub struct Compared {
 pub(super) enum Absent {
     Missing(&'static str),
     Failed(Error),
+}
+
+impl Absent {
+    /// Returns the error for a benchmark that cannot do without the program.
+    pub(super) fn required(self) -> Error {
+        match self {
+            Self::Missing(name) => Error::Wrong(format!("{name} is not installed")),
+            Self::Failed(error) => error,
+        }
+    }
 }
 
 impl From<Error> for Absent {
@@ -89,12 +97,13 @@ impl Server {
         Ok(server)
     }
 
-    fn redis() -> Result<Self, Absent> {
+    /// Starts a Redis server with these options besides its address.
+    pub(super) fn redis(options: &[&str]) -> Result<Self, Absent> {
         let reserved = Port::reserve().map_err(|error| Absent::Failed(error.into()))?;
         let port = reserved.number();
         let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"]);
-        command.arg(port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string()]);
+        command.args(options).stdout(Stdio::null()).stderr(Stdio::null());
         let child = spawn("redis-server", &mut command)?;
         let server = Self { child, port, _reserved: Some(reserved) };
         let until = Instant::now() + START_WAIT;
@@ -108,11 +117,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns the requests per second by wall clock, and per second of the server's CPU time.
-    fn measure(&self, requests: u64, command: &[&str]) -> Result<(f64, f64), Absent> {
+    /// Runs `redis-benchmark` with these options. Returns the requests per second by wall clock, and per second of the
+    /// server's CPU time.
+    pub(super) fn measure(
+        &self,
+        requests: u64,
+        options: &[&str],
+        command: &[&str],
+    ) -> Result<(f64, f64), Absent> {
         let mut benchmark = Command::new("redis-benchmark");
-        benchmark.args(["-h", "127.0.0.1", "-q", "-d", "100", "-r", KEYS, "-p"]);
-        benchmark.arg(self.port.to_string()).args(CLIENTS).arg("-n").arg(requests.to_string());
+        benchmark.args(["-h", "127.0.0.1", "-q", "-p", &self.port.to_string()]).args(options);
+        benchmark.args(["-n", &requests.to_string()]);
         benchmark.args(command).stdout(Stdio::null()).stderr(Stdio::null());
         let cpu = || cpu_s(self.child.id()).unwrap_or_default();
         let (before, begin) = (cpu(), Instant::now());
@@ -135,7 +150,7 @@ impl Server {
 
 /// Runs each command once at both servers.
 pub(super) fn run(size: Size, program: &Path) -> Result<Vec<Compared>, Absent> {
-    let (store, redis) = (Server::store(program, &[])?, Server::redis()?);
+    let (store, redis) = (Server::store(program, &[])?, Server::redis(&["--appendonly", "no"])?);
     let mget = [&["MGET"][..], &["key:__rand_int__"; 10]].concat();
     // The reads find the values that the preceding writes stored.
     let commands: [(&'static str, &[&str]); 4] = [
@@ -150,8 +165,8 @@ pub(super) fn run(size: Size, program: &Path) -> Result<Vec<Compared>, Absent> {
         } else {
             size.requests
         };
-        let (store_per_s, store_per_core_s) = store.measure(requests, arguments)?;
-        let (redis_per_s, redis_per_core_s) = redis.measure(requests, arguments)?;
+        let (store_per_s, store_per_core_s) = store.measure(requests, &OPTIONS, arguments)?;
+        let (redis_per_s, redis_per_core_s) = redis.measure(requests, &OPTIONS, arguments)?;
         let ratio = store_per_core_s / redis_per_core_s;
         Ok(Compared {
             command,

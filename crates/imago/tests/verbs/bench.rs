@@ -261,11 +261,13 @@ fn the_store_is_measured_in_process_and_beside_redis() {
 }
 
 #[test]
-fn the_stores_procedures_are_measured_beside_those_of_postgres() {
+fn the_stores_procedures_are_measured_beside_those_of_postgres_and_redis() {
     let Some(_) = imago_testbed::require(imago_testbed::find_postgres()) else { return };
     let report = bench(&["run", "store-postgres", "--quick"]);
-    assert_figures(&report, &["ratio_per_core", "ratio_per_s", "ratio_per_core_inside"]);
-    for one in [&report["store"], &report["postgres"]] {
+    let ratios =
+        ["ratio_per_core", "ratio_per_s", "ratio_per_core_inside", "ratio_per_core_to_redis"];
+    assert_figures(&report, &ratios);
+    for one in [&report["store"], &report["postgres"], &report["redis"]] {
         assert_figures(&one["txn_per_s"], &["median", "min", "max"]);
         assert_figures(&one["txn_per_core_s"], &["median", "min", "max"]);
     }

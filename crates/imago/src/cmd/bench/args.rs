@@ -43,7 +43,8 @@ pub enum Benchmark {
     /// The adaptive store: transactions for each second of processor time, beside Redis's own.
     #[command(after_help = QUICK)]
     Store(Stores),
-    /// Stored procedures of the adaptive store, beside PostgreSQL's, for each second of processor time.
+    /// Stored procedures of the adaptive store, beside those of PostgreSQL and a script of Redis, for each second of
+    /// processor time.
     #[command(after_help = QUICK)]
     StorePostgres(Procedures),
     /// A store that chooses its own design, beside fixed designs, and beside itself left alone.
@@ -124,7 +125,7 @@ impl Documents {
     }
 }
 
-/// Size of the comparison with PostgreSQL.
+/// Size of the comparison with PostgreSQL and Redis.
 #[derive(Debug, clap::Args)]
 pub struct Procedures {
     /// Users, each with three rows of 100 bytes.
@@ -139,6 +140,9 @@ pub struct Procedures {
     /// Sessions of PostgreSQL.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=150))]
     pub postgres_sessions: u32,
+    /// Connections to Redis.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub redis_sessions: u32,
     /// Runs of each measurement; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
@@ -149,9 +153,10 @@ pub struct Procedures {
 
 impl Procedures {
     pub fn size(&self) -> store::postgres::Size {
-        let Self { users, seconds, sessions, postgres_sessions, runs, quick } = *self;
+        let Self { users, seconds, sessions, postgres_sessions, redis_sessions, runs, quick } =
+            *self;
         let (users, seconds, runs) = if quick { (1_000, 2, 2) } else { (users, seconds, runs) };
-        store::postgres::Size { users, seconds, sessions, postgres_sessions, runs }
+        store::postgres::Size { users, seconds, sessions, postgres_sessions, redis_sessions, runs }
     }
 }
 
