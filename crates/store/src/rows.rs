@@ -215,26 +215,26 @@ impl Rows {
         &'a self,
         range: &KeyRange,
     ) -> impl Iterator<Item = (&'a Key, &'a Row)> + use<'a> {
-        let mut path = Vec::new();
+        let (path, leaf) = (Vec::new(), [].iter());
+        let mut ascent = Ascent { path, leaf, end: range.end.clone() };
         if let Some(tree) = &self.0 {
             let mut node = &*tree.root.node;
             loop {
                 match node {
                     Node::Leaf(rows) => {
                         let (Ok(at) | Err(at)) = rows.place(&range.start);
-                        path.push((node, at));
+                        ascent.enter(rows, at);
                         break;
                     }
                     Node::Inner(children) => {
                         let at = children.way(&range.start);
-                        path.push((node, at + 1));
+                        ascent.path.push((children, at + 1));
                         node = &children[at].node;
                     }
                 }
             }
         }
-        let end = range.end.clone();
-        Ascent { path }.take_while(move |(key, _)| end.as_ref().is_none_or(|end| *key < end))
+        ascent
     }
 
     /// Returns all rows, in key order.
@@ -290,10 +290,28 @@ impl Rows {
     }
 }
 
-/// An iterator of rows in key order. Its state is the path from the root to the next row: the nodes, each with the
-/// index of its next entry.
+/// An iterator of the rows of a range, in key order. The end of the range is looked up once in each leaf, not compared
+/// with each row.
 struct Ascent<'a> {
-    path: Vec<(&'a Node, usize)>,
+    /// Inner nodes from the root to the present leaf, each with the index of its next child.
+    path: Vec<(&'a Entries<Child>, usize)>,
+    /// Rows of the present leaf that are still to be returned.
+    leaf: std::slice::Iter<'a, (Key, Row)>,
+    /// End of the range, which is excluded; `None` if the range has no end.
+    end: Option<Key>,
+}
+
+impl<'a> Ascent<'a> {
+    /// Continues in a leaf, at the row with index `from`.
+    fn enter(&mut self, rows: &'a Entries<(Key, Row)>, from: usize) {
+        let mut stop = rows.len();
+        let has_end = |end: &&Key| rows.last().is_some_and(|(last, _)| last >= *end);
+        if let Some(end) = self.end.as_ref().filter(has_end) {
+            stop = rows.place(end).unwrap_or_else(|at| at);
+            self.path.clear();
+        }
+        self.leaf = rows[from.min(stop)..stop].iter();
+    }
 }
 
 impl<'a> Iterator for Ascent<'a> {
@@ -301,22 +319,17 @@ impl<'a> Iterator for Ascent<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let (node, at) = self.path.last_mut()?;
-            let next = *at;
-            *at += 1;
-            match node {
-                Node::Leaf(rows) => match rows.get(next) {
-                    Some((key, row)) => return Some((key, row)),
-                    None => self.path.pop(),
-                },
-                Node::Inner(children) => match children.get(next) {
-                    Some(child) => {
-                        self.path.push((&child.node, 0));
-                        None
-                    }
-                    None => self.path.pop(),
-                },
-            };
+            if let Some((key, row)) = self.leaf.next() {
+                return Some((key, row));
+            }
+            let (children, next) = self.path.last_mut()?;
+            let child = children.get(*next);
+            *next += 1;
+            match child.map(|child| &*child.node) {
+                Some(Node::Leaf(rows)) => self.enter(rows, 0),
+                Some(Node::Inner(children)) => self.path.push((children, 0)),
+                None => _ = self.path.pop(),
+            }
         }
     }
 }

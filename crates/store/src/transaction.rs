@@ -270,8 +270,12 @@ impl View<'_> {
         }
         // As many more rows are read as the transaction has deleted.
         let deleted = self.written.values().filter(|value| value.is_none()).count();
-        let found = self.rows.range(range, limit.saturating_add(deleted));
+        let mut found = self.rows.range(range, limit.saturating_add(deleted));
         self.count(found.len());
+        if !self.written.keys().any(|key| range.contains(key)) {
+            found.truncate(limit);
+            return Ok(found);
+        }
         let mut rows: BTreeMap<Key, Seen> = found.into_iter().collect();
         for (key, value) in self.written.iter().filter(|(key, _)| range.contains(key)) {
             match value {
@@ -321,5 +325,68 @@ impl View<'_> {
         }
         self.written.insert(key.clone(), value);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key::Table;
+
+    /// A snapshot of rows whose values are equal to their versions.
+    struct Snapshot(BTreeMap<Key, u64>);
+
+    impl ReadRows for Snapshot {
+        fn get(&self, key: &Key) -> Option<Seen> {
+            self.0.get(key).map(|version| seen(*version))
+        }
+
+        fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)> {
+            let within = self.0.iter().filter(|(key, _)| range.contains(key)).take(limit);
+            within.map(|(key, version)| (key.clone(), seen(*version))).collect()
+        }
+    }
+
+    fn seen(version: u64) -> Seen {
+        Seen { version, value: version.to_string().into_bytes().into() }
+    }
+
+    fn key(number: u16) -> Key {
+        Key::new(Table(7), format!("order:{number:05}").as_bytes())
+    }
+
+    proptest! {
+        #[test]
+        fn a_scan_sees_the_snapshot_and_the_transactions_own_writes(
+            rows in prop::collection::btree_map(0..60_u16, 1..1_000_u64, 0..40),
+            written in prop::collection::btree_map(0..60_u16, prop::option::of(1..1_000_u64), 0..8),
+            from in 0..60_u16, many in 0..60_u16, limit in 0..50_usize,
+        ) {
+            let snapshot = Snapshot(rows.iter().map(|(number, row)| (key(*number), *row)).collect());
+            let writes: Vec<Key> = written.keys().map(|number| key(*number)).collect();
+            let reads = [KeyRange { start: key(0), end: None }];
+            let mut view = View::new(&snapshot, &reads, &writes);
+            let mut expected: BTreeMap<Key, Value> =
+                rows.iter().map(|(number, row)| (key(*number), seen(*row).value)).collect();
+            for (number, value) in &written {
+                match value.map(|value| seen(value).value) {
+                    Some(value) => {
+                        view.put(&key(*number), Arc::clone(&value)).unwrap();
+                        expected.insert(key(*number), value);
+                    }
+                    None => {
+                        view.delete(&key(*number)).unwrap();
+                        expected.remove(&key(*number));
+                    }
+                }
+            }
+            let range = KeyRange { start: key(from), end: Some(key(from + many)) };
+            expected.retain(|key, _| range.contains(key));
+            let found = view.range(&range, limit).unwrap();
+            let found: Vec<(Key, Value)> = found.into_iter().map(|(key, seen)| (key, seen.value)).collect();
+            prop_assert_eq!(found, expected.into_iter().take(limit).collect::<Vec<_>>());
+        }
     }
 }
