@@ -207,8 +207,8 @@ pub(crate) trait ReadRows {
     fn get_each(&self, keys: &[Key]) -> Vec<Option<Seen>> {
         keys.iter().map(|key| self.get(key)).collect()
     }
-    /// Returns the first rows of the range in key order, at most `limit`.
-    fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)>;
+    /// Calls `visit` with the key, version and value of the first rows of the range, at most `limit`, in key order.
+    fn visit(&self, range: &KeyRange, limit: usize, visit: &mut dyn FnMut(&Key, u64, &Value));
 }
 
 impl<'a> View<'a> {
@@ -264,18 +264,20 @@ impl View<'_> {
     /// # Errors
     /// Returns [`Abort::Undeclared`] if no single declared range contains the whole range.
     pub fn range(&self, range: &KeyRange, limit: usize) -> Result<Vec<(Key, Seen)>, Abort> {
-        let declared = range_of(self.reads, &range.start);
-        if !range.is_empty() && !declared.is_some_and(|declared| declared.covers(range)) {
-            return Err(Abort::Undeclared(range.start.clone()));
+        self.check_declared(range)?;
+        let mut found = Vec::new();
+        let mut add = |key: &Key, version, value: &Value| {
+            found.push((key.clone(), Seen { version, value: Arc::clone(value) }));
+        };
+        if !self.has_written_in(range) {
+            self.rows.visit(range, limit, &mut add);
+            self.count(found.len());
+            return Ok(found);
         }
         // As many more rows are read as the transaction has deleted.
         let deleted = self.written.values().filter(|value| value.is_none()).count();
-        let mut found = self.rows.range(range, limit.saturating_add(deleted));
+        self.rows.visit(range, limit.saturating_add(deleted), &mut add);
         self.count(found.len());
-        if !self.written.keys().any(|key| range.contains(key)) {
-            found.truncate(limit);
-            return Ok(found);
-        }
         let mut rows: BTreeMap<Key, Seen> = found.into_iter().collect();
         for (key, value) in self.written.iter().filter(|(key, _)| range.contains(key)) {
             match value {
@@ -286,6 +288,40 @@ impl View<'_> {
             }
         }
         Ok(rows.into_iter().take(limit).collect())
+    }
+
+    /// Calls `visit` with the key and the value of each row of the range, in key order. The transaction's own writes are
+    /// seen. Unlike [`View::range`] it copies no keys, and writes to no reference counts, which the sites' threads share.
+    ///
+    /// # Errors
+    /// As [`View::range`].
+    pub fn visit(&self, range: &KeyRange, visit: &mut dyn FnMut(&Key, &[u8])) -> Result<(), Abort> {
+        if self.has_written_in(range) {
+            let rows = self.range(range, usize::MAX)?;
+            rows.iter().for_each(|(key, seen)| visit(key, &seen.value));
+            return Ok(());
+        }
+        self.check_declared(range)?;
+        let mut rows = 0;
+        self.rows.visit(range, usize::MAX, &mut |key, _, value| {
+            rows += 1;
+            visit(key, value);
+        });
+        self.count(rows);
+        Ok(())
+    }
+
+    /// Returns [`Abort::Undeclared`] if no single declared range contains the whole range.
+    fn check_declared(&self, range: &KeyRange) -> Result<(), Abort> {
+        let declared = range_of(self.reads, &range.start);
+        if range.is_empty() || declared.is_some_and(|declared| declared.covers(range)) {
+            return Ok(());
+        }
+        Err(Abort::Undeclared(range.start.clone()))
+    }
+
+    fn has_written_in(&self, range: &KeyRange) -> bool {
+        self.written.keys().any(|key| range.contains(key))
     }
 
     /// Sets the value of the key's row, whether or not the row exists.
@@ -343,9 +379,9 @@ mod tests {
             self.0.get(key).map(|version| seen(*version))
         }
 
-        fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)> {
+        fn visit(&self, range: &KeyRange, limit: usize, visit: &mut dyn FnMut(&Key, u64, &Value)) {
             let within = self.0.iter().filter(|(key, _)| range.contains(key)).take(limit);
-            within.map(|(key, version)| (key.clone(), seen(*version))).collect()
+            within.for_each(|(key, version)| visit(key, *version, &seen(*version).value));
         }
     }
 
@@ -384,6 +420,11 @@ mod tests {
             }
             let range = KeyRange { start: key(from), end: Some(key(from + many)) };
             expected.retain(|key, _| range.contains(key));
+            let mut visited = Vec::new();
+            view.visit(&range, &mut |key, value| visited.push((key.clone(), Value::from(value))))
+                .unwrap();
+            let all: Vec<(Key, Value)> = expected.clone().into_iter().collect();
+            prop_assert_eq!(visited, all);
             let found = view.range(&range, limit).unwrap();
             let found: Vec<(Key, Value)> = found.into_iter().map(|(key, seen)| (key, seen.value)).collect();
             prop_assert_eq!(found, expected.into_iter().take(limit).collect::<Vec<_>>());

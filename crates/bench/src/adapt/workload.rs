@@ -170,10 +170,10 @@ pub fn scanned(user: u64, users: u64) -> KeyRange {
 pub fn scan(user: u64, users: u64) -> impl FnMut(&mut View<'_>) -> Result<Vec<u8>, Abort> + Send {
     let range = scanned(user, users);
     move |view| {
-        let rows = view.range(&range, (users * ROWS) as usize)?;
-        let counts: Vec<u64> = rows.iter().map(|(_, seen)| count(&seen.value)).collect();
+        let mut counts: Vec<u64> = Vec::with_capacity((users * ROWS) as usize);
+        view.visit(&range, &mut |_, value| counts.push(count(value)))?;
         let torn = counts.chunks(ROWS as usize).filter(|of| of.iter().any(|one| *one != of[0]));
-        Ok(answer(rows.len() as u64, torn.count() as u64))
+        Ok(answer(counts.len() as u64, torn.count() as u64))
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
+use crate::key::Value;
 use crate::transaction::{ReadRows, Seen, View};
 
 mod commands;
@@ -30,10 +31,10 @@ impl ReadRows for Memory {
         self.rows.get(key).cloned()
     }
 
-    fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)> {
+    fn visit(&self, range: &KeyRange, limit: usize, visit: &mut dyn FnMut(&Key, u64, &Value)) {
         let rows = self.rows.range(range.start.clone()..);
         let rows = rows.take_while(|(key, _)| range.contains(key)).take(limit);
-        rows.map(|(key, seen)| (key.clone(), seen.clone())).collect()
+        rows.for_each(|(key, seen)| visit(key, seen.version, &seen.value));
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::Core;
 use crate::design::Partition;
-use crate::key::{Key, KeyRange};
+use crate::key::{Key, KeyRange, Value};
 use crate::record::{Change, Operator, Site, Write};
 use crate::rows::{Row, Rows};
 use crate::transaction::{ReadRows, Seen};
@@ -176,12 +176,9 @@ impl ReadRows for Core {
         all
     }
 
-    fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)> {
+    fn visit(&self, range: &KeyRange, limit: usize, visit: &mut dyn FnMut(&Key, u64, &Value)) {
         let copies = self.design.within(range).filter_map(|at| self.copies.get(&at.range.start));
         let rows = copies.flat_map(|copy| copy.rows.range(range));
-        let seen = |(key, row): (&Key, &Row)| {
-            (key.clone(), Seen { version: row.version, value: Arc::clone(&row.value) })
-        };
-        rows.take(limit).map(seen).collect()
+        rows.take(limit).for_each(|(key, row)| visit(key, row.version, &row.value));
     }
 }

@@ -38,6 +38,28 @@ impl Rows for Open<'_> {
         Ok(keys.iter().map(|key| own(key).unwrap_or_else(|| self.rows.get(key).cloned())).collect())
     }
 
+    fn visit(
+        &mut self,
+        start: &str,
+        end: &str,
+        _: &dyn Fn() -> Vec<String>,
+        visit: &mut dyn FnMut(&str, &[u8]),
+    ) -> Result<(), String> {
+        let is_declared = |range: &Adjacent| *range.start <= *start && *end <= *range.end;
+        if !self.declared.ranges.iter().any(is_declared) {
+            return Err(format!("{start} to {end} was not declared"));
+        }
+        let mut rows = self.rows.clone();
+        for (key, value) in &self.written {
+            match value {
+                Some(value) => _ = rows.insert(key.clone(), value.clone()),
+                None => _ = rows.remove(key),
+            }
+        }
+        rows.range(start.to_owned()..end.to_owned()).for_each(|(key, value)| visit(key, value));
+        Ok(())
+    }
+
     fn put(&mut self, key: &str, value: Vec<u8>) -> Result<(), String> {
         if !self.may_write(key) {
             return Err(format!("{key} was not declared as written"));

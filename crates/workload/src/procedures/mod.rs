@@ -39,6 +39,20 @@ pub trait Rows {
     /// Returns the failure of the store.
     fn get_many(&mut self, keys: &[String]) -> Result<Vec<Value>, Self::Error>;
 
+    /// Calls `visit` with the key and the value of each row from the key `start` up to the key `end`, which is excluded,
+    /// in the order of keys. The transaction's own writes are seen. `keys` returns all keys that can be there, for a store
+    /// whose client declared them one by one.
+    ///
+    /// # Errors
+    /// Returns the failure of the store.
+    fn visit(
+        &mut self,
+        start: &str,
+        end: &str,
+        keys: &dyn Fn() -> Vec<String>,
+        visit: &mut dyn FnMut(&str, &[u8]),
+    ) -> Result<(), Self::Error>;
+
     /// Sets the row of a key.
     ///
     /// # Errors
@@ -241,6 +255,16 @@ impl<R: Rows> Access<'_, R> {
             },
         };
         keys.iter().zip(found).map(typed).collect()
+    }
+
+    fn visit(
+        &mut self,
+        start: &str,
+        end: &str,
+        keys: &dyn Fn() -> Vec<String>,
+        visit: &mut dyn FnMut(&str, &[u8]),
+    ) -> Part<(), R> {
+        self.0.visit(start, end, keys, visit).map_err(Ended::Failed)
     }
 
     /// Reads a row that must exist.

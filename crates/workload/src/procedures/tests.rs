@@ -296,5 +296,5 @@ fn ycsb_counts_together_and_notices_a_torn_user() {
     rows.0.insert(first, encode(&(count - 1, filler)));
     assert!(contradictions(&rows)[0].contains("user 0 have the counts"));
     let mut scan = Procedure::Ycsb(ycsb::Transaction::Scan { user: 0, users: 100, rows: 3 });
-    assert_eq!(rows.run(&mut scan), Some(Answer::Contradiction("user00000000:0".into())));
+    assert_eq!(rows.run(&mut scan), Some(Answer::Contradiction("user00000000:1".into())));
 }

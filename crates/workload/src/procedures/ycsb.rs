@@ -72,7 +72,8 @@ fn row(count: u64) -> Row {
 /// Returns the number of increments of a row with this value; `None` if the value is none of a row's.
 #[must_use]
 pub fn count(value: &[u8]) -> Option<u64> {
-    decode::<Row>(value).map(|(count, _)| count)
+    let ((count, _), rest) = postcard::take_from_bytes::<(u64, &str)>(value).ok()?;
+    rest.is_empty().then_some(count)
 }
 
 /// A generator of transactions.
@@ -159,16 +160,24 @@ impl Transaction {
                 Ok(first.unwrap_or(0) as i64)
             }
             &Self::Scan { user, users, rows: of_each } => {
-                let all: Vec<String> =
-                    (user..user + users).flat_map(|user| keys(user, of_each)).collect();
-                let found = rows.find::<Row>(&all)?;
-                let of_each = of_each as usize;
-                for (keys, of_user) in all.chunks(of_each).zip(found.chunks(of_each)) {
-                    if same_count(of_user).is_none() {
-                        return Err(contradiction(&keys[0]));
+                // The rows come in the order of users, and each user's count is that of its first row.
+                let (start, end) = (key(user, 0), key(user + users, 0));
+                let all = || (user..user + users).flat_map(|user| keys(user, of_each)).collect();
+                let (mut many, mut of_user, mut torn) = (0, None, None);
+                rows.visit(&start, &end, &all, &mut |key, value| {
+                    if many % of_each == 0 {
+                        of_user = count(value);
                     }
+                    if of_user.is_none() || count(value) != of_user {
+                        torn.get_or_insert_with(|| key.to_owned());
+                    }
+                    many += 1;
+                })?;
+                match torn {
+                    Some(key) => Err(contradiction(&key)),
+                    None if many != users * of_each => Err(contradiction(&start)),
+                    None => Ok(many.into()),
                 }
-                Ok(found.len() as i64)
             }
         }
     }

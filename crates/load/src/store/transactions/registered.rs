@@ -29,6 +29,27 @@ impl Rows for AtSite<'_, '_> {
         Ok(found.into_iter().map(|seen| seen.map(|seen| seen.value.to_vec())).collect())
     }
 
+    fn visit(
+        &mut self,
+        start: &str,
+        end: &str,
+        keys: &dyn Fn() -> Vec<String>,
+        visit: &mut dyn FnMut(&str, &[u8]),
+    ) -> Result<(), Abort> {
+        let range = KeyRange { start: key(start), end: Some(key(end)) };
+        let visited = self.0.visit(&range, &mut |key, value| {
+            let name = key.row().and_then(|(_, name)| std::str::from_utf8(name).ok());
+            visit(name.unwrap_or_default(), value);
+        });
+        // A client over the network declares keys, not ranges. Nothing was visited then.
+        let Err(Abort::Undeclared(_)) = visited else { return visited };
+        let keys = keys();
+        let rows = self.get_many(&keys)?;
+        let found = keys.iter().zip(&rows).filter_map(|(key, row)| Some((key, row.as_ref()?)));
+        found.for_each(|(key, value)| visit(key, value));
+        Ok(())
+    }
+
     fn put(&mut self, name: &str, value: Vec<u8>) -> Result<(), Abort> {
         self.0.put(&key(name), value.into())
     }

@@ -7,7 +7,7 @@ use super::message::{Grant, LockRequest, TransactionId, TwoPhaseMessage};
 use super::{Coordinated, Core, Share};
 use crate::design::Partition;
 use crate::key::{Key, KeyRange, Value};
-use crate::record::{Body, DistributedCommit, Epoch, Position, Row, Site, Update, Write};
+use crate::record::{Body, DistributedCommit, Epoch, Position, Site, Update, Write};
 use crate::reply::Reply;
 use crate::sampler::Cause;
 use crate::site::{Output, ResumedTransaction, Ticket};
@@ -32,17 +32,18 @@ impl ReadRows for Gathered<'_> {
         Some(Seen { version: row.version, value: Value::clone(&row.value) })
     }
 
-    fn range(&self, range: &KeyRange, limit: usize) -> Vec<(Key, Seen)> {
-        let seen = |(key, row): (&Key, &Row)| {
-            (key.clone(), Seen { version: row.version, value: Value::clone(&row.value) })
-        };
-        let granted = self.grants.iter().flat_map(|grant| grant.rows.range(range)).map(seen);
-        let mut rows: BTreeMap<Key, Seen> = granted.collect();
+    fn visit(&self, range: &KeyRange, limit: usize, visit: &mut dyn FnMut(&Key, u64, &Value)) {
+        let granted = self.grants.iter().flat_map(|grant| grant.rows.range(range));
+        let mut rows: BTreeMap<Key, (u64, Value)> = granted
+            .map(|(key, row)| (key.clone(), (row.version, Value::clone(&row.value))))
+            .collect();
         let local = self.local.iter().map(|local| local.intersection(range));
         for part in local.filter(|part| !part.is_empty()) {
-            rows.extend(self.core.range(&part, limit));
+            self.core.visit(&part, limit, &mut |key, version, value| {
+                rows.insert(key.clone(), (version, Value::clone(value)));
+            });
         }
-        rows.into_iter().take(limit).collect()
+        rows.iter().take(limit).for_each(|(key, (version, value))| visit(key, *version, value));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::sync::Arc;
 
 use super::message::{Grant, LockRequest, TransactionId, TwoPhaseMessage};
 use super::{Core, Locks};
@@ -107,7 +108,9 @@ impl Core {
         let mut rows: BTreeMap<Key, Row> = BTreeMap::new();
         let row = |seen: Seen| Row { version: seen.version, value: seen.value };
         for range in reads {
-            rows.extend(self.range(range, usize::MAX).into_iter().map(|(key, it)| (key, row(it))));
+            self.visit(range, usize::MAX, &mut |key, version, value| {
+                rows.insert(key.clone(), Row { version, value: Arc::clone(value) });
+            });
         }
         for (key, seen) in writes.iter().zip(self.get_each(writes)) {
             rows.extend(seen.map(|seen| (key.clone(), row(seen))));
