@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::designs::{Part, balanced, random};
 use super::loads::{Bench, SEED, WARM_S};
 use super::scene::{LoadSpec, Outcome};
-use super::simulated::{Demands, SimulationSpec, simulate};
+use super::simulated::demands::{Demands, IN_PROGRESS, MIXES, TransactionDemands};
+use super::simulated::{SimulationSpec, simulate};
 use super::workload::{Kind, ROWS, Workload};
 use crate::error::Result;
 
@@ -19,8 +20,6 @@ const LARGER: [u16; 2] = [8, 16];
 const CLIENTS: u64 = 16;
 /// Number of partitions of a random start for each site.
 const PARTITIONS: u64 = 8;
-/// Fractions of scans in the mixes from which the demands of both kinds of transactions are computed.
-const MIXES: [f64; 3] = [0.0, 0.25, 0.75];
 /// Number of drawn transactions from which the mean number of rows of a scan is computed.
 const DRAWN: usize = 20_000;
 
@@ -46,6 +45,10 @@ pub struct Compared {
     pub measured_s: f64,
     /// Throughput of the simulation, in transactions per second.
     pub simulated_s: f64,
+    /// CPU time that each site of the real engine used, as a fraction of its limit.
+    pub measured_site_shares: Vec<f64>,
+    /// The same of the simulated sites.
+    pub simulated_site_shares: Vec<f64>,
     /// Relative error of the simulation: its throughput minus that of the real engine, divided by that of the real
     /// engine.
     pub error: f64,
@@ -103,61 +106,58 @@ fn load(
 }
 
 /// Measures the demands of the simulation. The demand of a transaction is the time that a site works, of the CPU time
-/// that it has, divided by the number of transactions in that time. It depends on the other transactions at the site,
-/// so it is computed from mixes of both kinds.
+/// that it has, divided by the number of transactions in that time.
 fn demands(bench: &mut Bench<'_>, workload: Workload) -> Result<Demands> {
     let part = |replicas: &[u16]| vec![Part { from: 0, master: 0, replicas: replicas.to_vec() }];
     let mix = |scans: f64| Workload { scans, ..workload };
     let each_us = |outcome: &Outcome, site: usize| {
-        outcome.site_shares[site] * 1e6 / outcome.mean_s(0, usize::MAX).max(1.0)
+        outcome.site_shares[site] * 1e6 / outcome.mean_s(1, usize::MAX).max(1.0)
     };
-    let mut of_mix = |scans| {
-        let what = format!("{:.0} % scans at one site", scans * 100.0);
-        let parts = random(workload.users, PARTITIONS, 1, SEED);
-        load(bench, mix(scans), 1, parts, &what).map(|outcome| each_us(&outcome, 0))
+    let lasts_s = bench.size.compared_s.div_ceil(2).max(2);
+    let mut measure = |scans: f64, (sites, clients): (u16, u64), design, what: &str| {
+        let setting = bench.setting(mix(scans), lasts_s, false);
+        bench.load(what, &LoadSpec { sites, clients, design, ..setting })
     };
-    // Each mix is measured twice, in opposite orders, because the speed of the machine may change within a minute.
-    let mut there = [0.0; MIXES.len()];
-    for (scans, us) in MIXES.iter().zip(&mut there) {
-        *us = of_mix(*scans)?;
+    let mut transactions_us = [[0.0; MIXES.len()]; IN_PROGRESS.len()];
+    let mut others_us = [0.0; 2];
+    // All is measured twice, in opposite orders, because the speed of the machine may change within a minute.
+    let mut loads: Vec<(usize, usize)> = (0..IN_PROGRESS.len())
+        .flat_map(|clients| (0..MIXES.len()).map(move |mix| (clients, mix)))
+        .collect();
+    for _ in 0..2 {
+        for (clients, mix) in &loads {
+            let (clients_of, scans) = (IN_PROGRESS[*clients], MIXES[*mix]);
+            let what = format!("{:.0} % scans, {clients_of} clients at one site", scans * 100.0);
+            let parts = random(workload.users, PARTITIONS, 1, SEED);
+            let outcome = measure(scans, (1, clients_of.into()), parts, &what)?;
+            transactions_us[*clients][*mix] += each_us(&outcome, 0) / 2.0;
+        }
+        loads.reverse();
+        let places = [(&[1][..], "with a replica"), (&[], "without a replica")];
+        for (us, (replicas, what)) in others_us.iter_mut().zip(places) {
+            let what = format!("read-modify-writes beside a site {what}");
+            let outcome = measure(0.0, (2, CLIENTS), part(replicas), &what)?;
+            *us += each_us(&outcome, 1) / 2.0;
+        }
     }
-    for (scans, us) in MIXES.iter().zip(&mut there).rev() {
-        *us = f64::midpoint(*us, of_mix(*scans)?);
-    }
-    let (count_us, count_beside_us, scan_us) = separate_demands(there);
-    let applied = load(bench, mix(0.0), 2, part(&[1]), "read-modify-writes with a copy")?;
-    let setting = bench.setting(mix(0.0), bench.size.compared_s, false);
-    let alone = LoadSpec { sites: 1, clients: 1, design: part(&[]), ..setting };
-    let alone = bench.load("one client", &alone)?;
+    let alone = measure(0.0, (1, 1), part(&[]), "one client")?;
     // A single client leaves its site mostly idle, so the site is not limited to its share of a core: it runs at the
     // full speed of the machine.
     let alone_us = 1e6 / alone.mean_s(WARM_S, usize::MAX).max(1.0);
+    let used_us = each_us(&alone, 0) * bench.size.site_cpu;
     let mut drawing = mix(1.0).drawing(SEED);
     let rows = |kind: Kind| match kind {
         Kind::Scan(_, users) => users * ROWS,
         Kind::Count(_) => 0,
     };
     let all: u64 = (0..DRAWN).map(|_| rows(drawing.next(std::time::Duration::ZERO))).sum();
+    let scan_rows = all as f64 / DRAWN as f64;
     Ok(Demands {
-        count_us,
-        count_beside_us,
-        scanned_row_us: scan_us * DRAWN as f64 / all as f64,
-        applied_us: each_us(&applied, 1),
-        log_us: (alone_us - count_us * bench.size.site_cpu).max(0.0),
+        transactions: transactions_us.map(|us| TransactionDemands::of(us, scan_rows)),
+        applied_us: others_us[0],
+        skipped_us: others_us[1],
+        log_us: (alone_us - used_us).max(0.0),
     })
-}
-
-/// Computes the demands of both kinds of transactions from the mean times of [`MIXES`], in µs. Returns the time of a
-/// read-modify-write without scans, the factor of its additional time with scans, and the time of a scan. With a
-/// fraction `s` of scans, the mean time is `(1 - s) (count + s beside) + s scan`.
-fn separate_demands([alone_us, few_us, many_us]: [f64; MIXES.len()]) -> (f64, f64, f64) {
-    let [_, few, many] = MIXES;
-    // Additional time for each scan: `(1 - s) beside + scan`.
-    let added = |scans: f64, us: f64| (us - (1.0 - scans) * alone_us) / scans;
-    let (added_few, added_many) = (added(few, few_us), added(many, many_us));
-    let beside_us = ((added_few - added_many) / (many - few)).max(0.0);
-    let scan_us = added_many - (1.0 - many) * beside_us;
-    (alone_us, beside_us, scan_us.max(1.0))
 }
 
 fn compare(
@@ -168,12 +168,19 @@ fn compare(
     (name, design): (&'static str, Vec<Part>),
 ) -> Result<Compared> {
     let what = format!("{sites} sites, {name}");
-    let measured_s =
-        load(bench, workload, sites, design.clone(), &what)?.mean_s(WARM_S, usize::MAX);
-    let simulated = simulated(bench, workload, demands, sites, design, false);
-    let simulated_s = simulate(&simulated).mean_s(WARM_S);
-    let error = (simulated_s - measured_s) / measured_s;
-    Ok(Compared { sites, design: name, measured_s, simulated_s, error })
+    let measured = load(bench, workload, sites, design.clone(), &what)?;
+    let simulated = simulate(&simulated(bench, workload, demands, sites, design, false));
+    let measured_s = measured.mean_s(WARM_S, usize::MAX);
+    let simulated_s = simulated.mean_s(WARM_S);
+    Ok(Compared {
+        sites,
+        design: name,
+        measured_s,
+        simulated_s,
+        measured_site_shares: measured.site_shares,
+        simulated_site_shares: simulated.site_shares,
+        error: (simulated_s - measured_s) / measured_s,
+    })
 }
 
 fn simulated(
@@ -201,18 +208,4 @@ fn beyond(bench: &Bench<'_>, workload: Workload, demands: Demands, sites: u16) -
     let adapted_s = adapted.mean_s(bench.size.learns_s as usize * 2 / 3);
     let (of_ideal, of_random) = (adapted_s / ideal_s, adapted_s / random_s);
     Beyond { sites, random_s, ideal_s, adapted_s, of_ideal, of_random, changes: adapted.changes }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_both_kinds_take_is_told_from_mixes() {
-        let mean = |scans: f64| scans * 410.0 + (1.0 - scans) * (52.0 + scans * 90.0);
-        let (count_us, beside_us, scan_us) = separate_demands(MIXES.map(mean));
-        for (told, is) in [(count_us, 52.0), (beside_us, 90.0), (scan_us, 410.0)] {
-            assert!((told - is).abs() < 1e-9, "{told}, and it is {is}");
-        }
-    }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use imago_plan::store::guardrails::Limits;
 use imago_plan::store::parameters::Parameters;
@@ -74,7 +74,8 @@ pub struct Outcome {
     pub partitions: usize,
     /// Number of transactions for which the design had to be changed before a site could run them.
     pub brought_together: u64,
-    /// CPU time that each site used over the load, as a fraction of its limit, or of a core without a limit.
+    /// CPU time that each site used over the load without its first second, as a fraction of its limit, or of a core
+    /// without a limit.
     pub site_shares: Vec<f64>,
     /// CPU time of routing one transaction by the design at the end of the load, in µs.
     pub route_us: f64,
@@ -174,7 +175,8 @@ pub fn watch(
     };
     let LoadSpec { clients: many, open_rate_s, warm, seed, .. } = *setting;
     let of_load = Clients { many, open_rate_s, warm, seed };
-    let worked_before = worked();
+    // A site reports all of its CPU time so far when it first works under the load, that of filling included.
+    let mut worked_before = (worked(), Instant::now());
     let (cpu_before, brought) = (cpu_s(), store.brought_together());
     let load = clients.block_on(async { Load::start(&store, setting.workload, of_load) });
     let mut outcome = Outcome {
@@ -192,8 +194,11 @@ pub fn watch(
     let mut changes = 0;
     for second in 0..setting.lasts.as_secs() as usize {
         let until = load.began() + Duration::from_secs(second as u64 + 1);
-        std::thread::sleep(until.saturating_duration_since(std::time::Instant::now()));
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
         let rate_s = load.rate_s(second * 10, second * 10 + 10);
+        if second == 0 && setting.lasts.as_secs() > 1 {
+            worked_before = (worked(), Instant::now());
+        }
         let report = adaptation.as_ref().map(|adaptation| adaptation.report());
         let all = report.as_ref().map_or(0, |report| report.changes);
         outcome.throughput_s.push(rate_s);
@@ -206,7 +211,8 @@ pub fn watch(
     }
     outcome.cpu_s = cpu_s() - cpu_before;
     outcome.latency = load.latency();
-    let had_s = load.began().elapsed().as_secs_f64() * setting.site_cpu.unwrap_or(1.0);
+    let (worked_before, since) = worked_before;
+    let had_s = since.elapsed().as_secs_f64() * setting.site_cpu.unwrap_or(1.0);
     let share = |(now, before): (Duration, Duration)| (now - before).as_secs_f64() / had_s;
     outcome.site_shares = worked().into_iter().zip(worked_before).map(share).collect();
     outcome.checked = clients.block_on(load.finish())?;

@@ -6,6 +6,7 @@
 //! loads. The planner is that of the store ([`imago_plan::store::planner`]). The specification determines a run
 //! completely.
 
+pub mod demands;
 mod driver;
 mod site_queue;
 
@@ -13,39 +14,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use imago_plan::store::layout::{Layout, Operator, Partition, Site};
-use serde::Serialize;
 
 use super::designs::Part;
 use super::workload::{Drawing, Kind, ROWS, Workload};
+use demands::Demands;
 use driver::Driver;
 use site_queue::{Job, Partitions, SiteQueue, Transaction};
-
-/// Demands on a site, in µs of the CPU time that the site has.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Demands {
-    /// Demand of a read-modify-write of a user's rows, at a site without scans.
-    pub count_us: f64,
-    /// Additional demand of a read-modify-write at a site with scans, which occupy the CPU caches. It is multiplied
-    /// by the fraction of scans among the transactions of the site.
-    pub count_beside_us: f64,
-    /// Demand of each row of a scan.
-    pub scanned_row_us: f64,
-    /// Demand of applying such a read-modify-write for its master.
-    pub applied_us: f64,
-    /// Time from the end of such a read-modify-write until an idle site receives its log entry. It is no demand on
-    /// the site.
-    pub log_us: f64,
-}
-
-impl Demands {
-    /// Returns the demand of a transaction at a site with this fraction of scans.
-    fn of(&self, kind: Kind, scans: f64) -> f64 {
-        match kind {
-            Kind::Count(_) => self.count_us + scans * self.count_beside_us,
-            Kind::Scan(_, users) => self.scanned_row_us * (users * ROWS) as f64,
-        }
-    }
-}
 
 /// The parameters of a simulated load.
 #[derive(Clone, Debug)]
@@ -77,6 +51,8 @@ pub struct Simulated {
     pub changes: u64,
     /// Number of partitions at the end of the load.
     pub partitions: usize,
+    /// Fraction of the load's time in which each site worked.
+    pub site_shares: Vec<f64>,
 }
 
 impl Simulated {
@@ -100,6 +76,8 @@ enum Event {
     Logged(Site, u64),
     /// A write of the master arrives at a site that has a replica.
     Applied(Site),
+    /// A write of the master arrives at a site that has no replica.
+    Skipped(Site),
     /// A decision of the planner is due.
     Round,
     /// The change of the design with this index takes effect.
@@ -127,10 +105,12 @@ struct Simulation<'s> {
 pub fn simulate(spec: &SimulationSpec) -> Simulated {
     let mut simulation = Simulation::new(spec);
     simulation.run();
+    let lasts_us = spec.lasts_s as f64 * 1e6;
     Simulated {
         throughput_s: simulation.throughput_s,
         changes: simulation.planner.map_or(0, |planner| planner.changes()),
         partitions: simulation.layout.len(),
+        site_shares: simulation.sites.iter().map(|site| site.worked_us / lasts_us).collect(),
     }
 }
 
@@ -189,6 +169,7 @@ impl<'s> Simulation<'s> {
                 Event::Done(site) => self.done(now_us, site),
                 Event::Logged(site, number) => self.give(now_us, site, Job::Logged(number)),
                 Event::Applied(site) => self.give(now_us, site, Job::Applied),
+                Event::Skipped(site) => self.give(now_us, site, Job::Skipped),
                 Event::Round => self.decide(now_us),
                 Event::Changed(number) => self.changed(now_us, number),
             }
@@ -215,8 +196,10 @@ impl<'s> Simulation<'s> {
             let logged_us = now_us as f64 + self.spec.demands.log_us;
             self.plan(logged_us, Event::Logged(site, number));
             let copies = self.partitions.all[self.partitions.number_of(user)].replicas;
-            for site in copies.iter() {
-                self.plan(logged_us, Event::Applied(site));
+            for other in (0..self.spec.sites).filter(|other| *other != site) {
+                let has_copy = copies.contains(other);
+                let event = if has_copy { Event::Applied(other) } else { Event::Skipped(other) };
+                self.plan(logged_us, event);
             }
         }
         for of in ended.answered {
@@ -271,7 +254,7 @@ impl<'s> Simulation<'s> {
     /// both sites as much as scanning it.
     fn copy(&mut self, now_us: u64, partition: usize, to: Site) -> f64 {
         let Partition { master, rows, .. } = self.partitions.all[partition];
-        let demand_us = self.spec.demands.scanned_row_us * rows as f64;
+        let demand_us = self.spec.demands.copied_row_us() * rows as f64;
         self.give(now_us, master, Job::Copied(demand_us));
         self.give(now_us, to, Job::Copied(demand_us));
         2.0 * demand_us
@@ -319,6 +302,7 @@ impl<'s> Simulation<'s> {
 mod tests {
     use super::super::designs::{balanced, random};
     use super::super::workload::Popularity;
+    use super::demands::{IN_PROGRESS, TransactionDemands};
     use super::*;
 
     fn spec(sites: u16, adapts: bool) -> SimulationSpec {
@@ -329,11 +313,12 @@ mod tests {
             shift_every_s: None,
             places: None,
         };
+        let transactions =
+            TransactionDemands { count_us: 600.0, count_beside_us: 0.0, scanned_row_us: 10.0 };
         let demands = Demands {
-            count_us: 600.0,
-            count_beside_us: 0.0,
-            scanned_row_us: 10.0,
+            transactions: [transactions; IN_PROGRESS.len()],
             applied_us: 200.0,
+            skipped_us: 0.0,
             log_us: 150.0,
         };
         let design = random(4_000, 32, sites, 11);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use imago_plan::store::layout::{Partition, Site};
 
-use super::Demands;
+use super::demands::Demands;
 use crate::adapt::workload::{Kind, ROWS};
 
 /// Weight of one transaction in the moving average of the fraction of scans.
@@ -58,6 +58,8 @@ pub(super) enum Job {
     Transaction(Transaction),
     /// Applies a write of another master.
     Applied,
+    /// Skips a write of another master, of a partition that the site has no copy of.
+    Skipped,
     /// Receives the site's own writes up to this number back from the log.
     Logged(u64),
     /// Copies rows, for this time in µs.
@@ -168,11 +170,12 @@ impl SiteQueue {
                     let is_scan = f64::from(u8::from(matches!(of.kind, Kind::Scan(..))));
                     self.scans += SCANS_RATE * (is_scan - self.scans);
                     of.began_us = now_us;
-                    of.demand_us = demands.of(of.kind, self.scans);
+                    of.demand_us = demands.of(of.kind, self.scans, self.under_way);
                     self.running = Some((Job::Transaction(of), of.demand_us));
                     return Some(of.demand_us);
                 }
                 Job::Applied => demands.applied_us,
+                Job::Skipped => demands.skipped_us,
                 Job::Logged(_) => 0.0,
                 Job::Copied(us) => us,
             };
@@ -242,7 +245,7 @@ impl SiteQueue {
                     self.pending_replies.pop_front();
                 }
             }
-            Job::Copied(_) => {}
+            Job::Skipped | Job::Copied(_) => {}
         }
         self.under_way -= ended.answered.len() as u32;
         ended
@@ -262,12 +265,18 @@ mod tests {
     use imago_plan::store::site_set::SiteSet;
 
     use super::*;
+    use crate::adapt::simulated::demands::{IN_PROGRESS, TransactionDemands};
 
+    const COUNT_US: f64 = 50.0;
+    const SCANNED_ROW_US: f64 = 0.7;
     const DEMANDS: Demands = Demands {
-        count_us: 50.0,
-        count_beside_us: 0.0,
-        scanned_row_us: 0.7,
+        transactions: [TransactionDemands {
+            count_us: COUNT_US,
+            count_beside_us: 0.0,
+            scanned_row_us: SCANNED_ROW_US,
+        }; IN_PROGRESS.len()],
         applied_us: 14.0,
+        skipped_us: 0.0,
         log_us: 90.0,
     };
 
@@ -288,18 +297,18 @@ mod tests {
         {
             site.push(Job::Transaction(Transaction::new(client, kind, 0.0)));
         }
-        assert_eq!(site.begin(0.0, &by, &DEMANDS), Some(DEMANDS.count_us));
+        assert_eq!(site.begin(0.0, &by, &DEMANDS), Some(COUNT_US));
         assert_eq!(site.end(&by).wrote, Some((1, 4_990)));
         assert_eq!(site.begin(50.0, &by, &DEMANDS), None, "both wait");
         site.push(Job::Logged(1));
         assert_eq!(site.begin(140.0, &by, &DEMANDS), Some(0.0));
         let answered = site.end(&by).answered;
         assert_eq!(answered.iter().map(|of| of.client).collect::<Vec<_>>(), [0]);
-        assert_eq!(site.begin(140.0, &by, &DEMANDS), Some(300.0 * DEMANDS.scanned_row_us));
+        assert_eq!(site.begin(140.0, &by, &DEMANDS), Some(300.0 * SCANNED_ROW_US));
         let scan = site.end(&by).answered[0];
         assert_eq!((scan.client, scan.first_handled_us, scan.began_us), (1, Some(50.0), 140.0));
         assert_eq!((scan.lag_entries, scan.reads_replica), (1, true));
-        assert_eq!(site.begin(350.0, &by, &DEMANDS), Some(DEMANDS.count_us));
+        assert_eq!(site.begin(350.0, &by, &DEMANDS), Some(COUNT_US));
         assert_eq!((site.end(&by).wrote, site.under_way), (Some((2, 17)), 1));
     }
 }
