@@ -489,8 +489,8 @@ impl<K: Key> Planner<K> {
         self.execution.left()
     }
 
-    /// True if the plan being executed moves a master or rolls back, so that a partition may have one replica more
-    /// than its limit for a while.
+    /// True if the plan being executed moves a master, replaces a replica or rolls back, so that a partition may have one
+    /// replica more than its limit for a while.
     #[must_use]
     pub fn moves(&self) -> bool {
         self.execution.moves()

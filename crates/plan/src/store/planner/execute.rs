@@ -282,15 +282,16 @@ impl<K: Key, C, U> Execution<K, C, U> {
         &self.left
     }
 
-    /// True if the plan being executed moves a master, rolls back, undoes another plan or removes its remains, so that
-    /// a partition may have one replica more than its limit for a while.
+    /// True if the plan being executed moves a master, puts a replica in the place of another, rolls back, undoes another
+    /// plan or removes its remains, so that a partition may have one replica more than its limit for a while.
     pub fn moves(&self) -> bool {
         self.running.as_ref().is_some_and(|plan| {
             let open = plan.open.iter().map(|(operator, _)| operator);
             let mut all = plan.done.iter().chain(plan.ahead.iter().flatten()).chain(open);
             plan.rolls_back.is_some()
                 || !matches!(plan.purpose, Purpose::Change(_))
-                || all.any(|one| matches!(one, Operator::Remaster(..)))
+                || all
+                    .any(|one| matches!(one, Operator::Remaster(..) | Operator::RemoveReplica(..)))
         })
     }
 }
