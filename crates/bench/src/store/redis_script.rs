@@ -17,13 +17,14 @@ const COUNT_UP: &str = "local counted = 0 \
         redis.call('SET', key, string.format('%08d', counted) .. string.sub(row, 9)) \
     end \
     return counted";
-/// Writes the rows of the users from `ARGV[1]` up to `ARGV[2]`, the latter excluded, with a count of 0. The names of
-/// users are those that `redis-benchmark` draws.
+/// Writes the rows of the users from `ARGV[1]` up to `ARGV[2]`, the latter excluded, with a count of 0, and returns 0.
+/// The names of users are those that `redis-benchmark` draws.
 const FILL: &str = "for user = ARGV[1], ARGV[2] - 1 do \
         for place = 0, 2 do \
             redis.call('SET', string.format('user%012d:%d', user, place), '00000000' .. string.rep('x', 92)) \
         end \
-    end";
+    end \
+    return 0";
 /// Returns the sum of the counts of the rows of such users.
 const SUM: &str = "local sum = 0 \
     for user = ARGV[1], ARGV[2] - 1 do \
@@ -58,13 +59,14 @@ impl RedisScript {
         Ok(redis)
     }
 
-    /// Runs a script for all users, and returns the sum of its replies that are numbers.
+    /// Runs a script for all users, and returns the sum of its replies, which are numbers.
     fn for_all_users(&self, script: &str) -> Result<u64> {
         let mut sum = 0;
         for from in (0..self.users).step_by(USERS_AT_ONCE as usize) {
             let end = from.saturating_add(USERS_AT_ONCE).min(self.users);
             let reply = self.ask(&["EVAL", script, "0", &from.to_string(), &end.to_string()])?;
-            sum += reply.parse::<u64>().unwrap_or(0);
+            let number = reply.parse::<u64>();
+            sum += number.map_err(|_| Error::Wrong(format!("Redis answered {reply:?}")))?;
         }
         Ok(sum)
     }
