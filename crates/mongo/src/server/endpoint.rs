@@ -60,6 +60,8 @@ pub fn reach_within(max: Duration) {
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause before the next attempt if a member of the cluster reports that it has no replica set yet.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// For how long a member that has just started is asked for the time until it has the keys that sign it.
+const SIGNING_KEYS_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for a shard's reply by callers that can also use the router.
 const SHARD_REACHED_WITHIN: Duration = Duration::from_secs(5);
@@ -314,7 +316,7 @@ impl Endpoint {
     /// asked, by a command that any user may run.
     ///
     /// # Errors
-    /// Fails if the cluster (with shards: any of them) does not reply, or replies without a time.
+    /// Fails if the cluster (with shards: any of them) does not reply, or replies without a time for a minute.
     #[crate::boxed]
     pub async fn cluster_time(&self) -> Result<Timestamp> {
         let ask = match self.shape {
@@ -324,10 +326,23 @@ impl Endpoint {
                 "filter": {"name": "admin"},
             },
         };
-        let reply = self.run("admin", ask).await?;
-        operation_time(&reply).ok_or_else(|| {
-            Error::malformed("asking for the time", "no operationTime (is it a replica set?)")
-        })
+        // With authentication, a member that has just started has not read the keys yet that the primary made for
+        // signing times, and leaves the time out until it has.
+        let until = Instant::now() + SIGNING_KEYS_TIMEOUT;
+        loop {
+            let reply = self.run("admin", ask.clone()).await?;
+            if let Some(time) = operation_time(&reply) {
+                return Ok(time);
+            }
+            if Instant::now() >= until {
+                let cause = format!(
+                    "no operationTime for {SIGNING_KEYS_TIMEOUT:?}: a member leaves it out as long as it has no keys \
+                     for signing times"
+                );
+                return Err(Error::malformed("asking for the time", cause));
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
     }
 
     /// Returns a cluster time: every write that was acknowledged before the call is at or before it, and every write
