@@ -28,6 +28,7 @@ pub mod plans;
 pub mod price;
 pub mod queues;
 mod ranks;
+pub mod redesign;
 pub mod regimes;
 pub mod regression;
 pub mod replicas;

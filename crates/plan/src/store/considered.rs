@@ -3,6 +3,7 @@
 use super::layout::{Key, Operator, Site};
 use super::plans::NoPlan;
 use super::ranks::Ranks;
+use super::redesign::Redesign;
 
 /// The reason for which a decision did not choose a plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +14,8 @@ pub enum Rejected<K: std::fmt::Debug> {
     DoesNotPay,
     /// The plan saves less than the least gain ([`super::parameters::Parameters::least_gain`]).
     TooLittle,
+    /// The redesign leaves more transactions without a site than before, and each of these would change it again.
+    Unstable,
     /// Plans that save more were chosen instead, or this plan was impossible after them.
     Another,
     /// This site would exceed its memory limit.
@@ -29,6 +32,7 @@ impl Rejected<u32> {
             Self::NoPlan(why) => Rejected::NoPlan(ranks.no_plan(&why)),
             Self::DoesNotPay => Rejected::DoesNotPay,
             Self::TooLittle => Rejected::TooLittle,
+            Self::Unstable => Rejected::Unstable,
             Self::Another => Rejected::Another,
             Self::Memory(site) => Rejected::Memory(site),
             Self::OnHold(why) => Rejected::OnHold(why),
@@ -49,8 +53,11 @@ pub enum Hold {
 /// A plan that a decision considered, with its predicted saving and cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Considered<K: std::fmt::Debug> {
-    /// First key of the transaction or division that the plan was made for; `None` for the removal of a replica.
+    /// First key of the transaction or division that the plan was made for; `None` for the removal of a replica, and
+    /// for a redesign.
     pub trigger: Option<K>,
+    /// The design that the plan leads to, if it changes all partitions.
+    pub redesign: Option<Redesign>,
     /// The site that is to run these transactions; for the removal of a replica, the site that has the replica.
     pub site: Site,
     /// Operators of the plan, in the order of their execution.

@@ -24,6 +24,7 @@ use super::parameters::Parameters;
 use super::plans::{View, move_half, plans, removals};
 use super::price::{Price, Situation, price, price_by};
 use super::ranks::Ranks;
+use super::redesign::{Masters, Redesign};
 use super::regimes::{Expected, OtherRegime};
 use super::weigh::Weighing;
 use super::workload::{Accesses, CoAccess, Numbered, Sample};
@@ -135,7 +136,8 @@ impl<K: Key> Again<K> {
             site: plan.site,
             operators: plan.operators.clone(),
         };
-        decided.chosen().map(again).collect()
+        // Redesigns are made anew.
+        decided.chosen().filter(|plan| plan.redesign.is_none()).map(again).collect()
     }
 }
 
@@ -217,6 +219,7 @@ pub fn decide<K: Key>(
     let decided = decide_ranked(&design, &situation, parameters, held_by, &origins);
     let named = |plan: Considered<u32>| Considered {
         trigger: plan.trigger.map(|rank| ranks.key(rank)),
+        redesign: plan.redesign,
         site: plan.site,
         operators: plan.operators.iter().map(|operator| ranks.operator(operator)).collect(),
         latency_us: plan.latency_us,
@@ -265,8 +268,12 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
             };
             origins.again.iter().any(has_all)
         };
-        // Removals of many replicas concern many partitions, which no other plan could change then.
-        let order = |plan: &Considered<K>| (!is_many_removals(&plan.operators), is_again(plan));
+        // Removals of many replicas concern many partitions, which no other plan could change then. That is true of a
+        // redesign, too, but it saves far more.
+        let order = |plan: &Considered<K>| {
+            let is_last = is_many_removals(plan);
+            (plan.redesign.is_some(), !is_last, is_again(plan))
+        };
         let open = paying.iter().enumerate().filter(|(_, plan)| plan.rejected.is_none());
         let best = open.max_by(|(_, one), (_, two)| {
             order(one).cmp(&order(two)).then(net(one).total_cmp(&net(two)))
@@ -285,7 +292,7 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
         let (layout, before, held) = (&design, &design_price, &held_by(&design));
         let by = Weighing::new(layout, before, situation, parameters, &accesses, held);
         for plan in paying.iter_mut().filter(|plan| plan.rejected.is_none()) {
-            if is_many_removals(&plan.operators) {
+            if is_many_removals(plan) {
                 plan.operators.retain(|operator| !is_changed(operator));
             }
             if plan.operators.is_empty()
@@ -294,7 +301,11 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
             {
                 plan.rejected = Some(Rejected::Another);
             } else {
-                *plan = by.weighed(plan.trigger.clone(), plan.site, plan.operators.clone());
+                let operators = plan.operators.clone();
+                *plan = match plan.redesign {
+                    Some(redesign) => by.redesigned(redesign, plan.site, operators),
+                    None => by.weighed(plan.trigger.clone(), plan.site, operators),
+                };
             }
         }
         chosen.push(best);
@@ -307,16 +318,10 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
     Decided { considered: chosen, before, after: design_price }
 }
 
-/// Returns true if a plan does nothing but remove several replicas.
-fn is_many_removals<K>(operators: &[Operator<K>]) -> bool {
-    operators.len() > 1 && operators.iter().all(|one| matches!(one, Operator::RemoveReplica(..)))
-}
-
-/// Returns the operators that are still possible on a design, in their order; a part of a plan may have been executed
-/// for a transaction meanwhile.
-fn possible<K: Key>(layout: &Layout<K>, operators: &[Operator<K>]) -> Vec<Operator<K>> {
-    let mut design = layout.clone();
-    operators.iter().filter(|operator| design.apply(operator).is_ok()).cloned().collect()
+/// Returns true if a plan is no redesign, and does nothing but remove several replicas.
+fn is_many_removals<K: Key>(plan: &Considered<K>) -> bool {
+    let removes = |one: &Operator<K>| matches!(one, Operator::RemoveReplica(..));
+    plan.redesign.is_none() && plan.operators.len() > 1 && plan.operators.iter().all(removes)
 }
 
 /// Returns the plan that removes all replicas whose removal alone saves something, those that save most first; nothing if
@@ -368,6 +373,46 @@ fn triggers<K>(
 /// Returns the first written key of a transaction, or else the start of its first range: it identifies a trigger.
 fn first_key<K>(sample: &Sample<K>) -> Option<&K> {
     sample.writes.first().or(sample.reads.first().map(|(from, _)| from))
+}
+
+/// Share (0..1) of the best redesign's net saving from which on one with fewer operators is chosen instead.
+const NEARLY_BEST: f64 = 0.95;
+
+/// Weighs all redesigns, of which at most one is not rejected. Operators that are held back are left out of them.
+fn redesigns<K: Key>(
+    view: &View<'_, K>,
+    by: &Weighing<'_, K>,
+    parameters: &Parameters,
+) -> Vec<Considered<K>> {
+    let layout = view.numbered.layout;
+    let mut seen = BTreeSet::new();
+    let weighed = |redesign: Redesign| {
+        let mut operators =
+            redesign.operators(view.numbered, view.statistics, &parameters.thresholds);
+        operators.retain(|operator| by.forbids(operator).is_none());
+        let operators = layout.possible(&operators);
+        if operators.is_empty() || !by.is_possible(&operators) || !seen.insert(operators.clone()) {
+            return None;
+        }
+        let site = match redesign.masters {
+            Masters::One(site) => site,
+            _ => layout.of(operators[0].key()).1.master,
+        };
+        Some(by.redesigned(redesign, site, operators))
+    };
+    let all = Redesign::all(view.numbered, view.statistics);
+    let mut weighed: Vec<Considered<K>> = all.into_iter().filter_map(weighed).collect();
+    let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
+    let paying = || weighed.iter().enumerate().filter(|(_, plan)| plan.rejected.is_none());
+    let best = paying().map(|(_, plan)| net(plan)).fold(0.0, f64::max);
+    let good = paying().filter(|(_, plan)| net(plan) >= NEARLY_BEST * best);
+    let chosen = good.min_by_key(|(_, plan)| plan.operators.len()).map(|(at, _)| at);
+    for (at, plan) in weighed.iter_mut().enumerate() {
+        if chosen != Some(at) {
+            plan.rejected.get_or_insert(Rejected::Another);
+        }
+    }
+    weighed
 }
 
 /// Weighs all plans of the origins, and all removals of replicas, on one design.
@@ -427,8 +472,9 @@ fn look<K: Key>(
         considered.push(by.weighed(None, *site, together.clone()));
     }
     considered.extend(single);
+    considered.extend(redesigns(&view, &by, parameters));
     for Again { trigger, site, operators } in &origins.again {
-        let operators = possible(layout, operators);
+        let operators = layout.possible(operators);
         let is_new = considered.iter().all(|plan| plan.operators != operators);
         if is_new && !operators.is_empty() && by.is_possible(&operators) {
             considered.push(by.weighed(trigger.clone(), *site, operators));

@@ -192,6 +192,14 @@ impl<K: Key> Layout<K> {
         }
     }
 
+    /// Returns the operators that are possible on this design, in their order, each after those before it: a part of a
+    /// plan may have been executed for a transaction meanwhile.
+    #[must_use]
+    pub fn possible(&self, operators: &[Operator<K>]) -> Vec<Operator<K>> {
+        let mut design = self.clone();
+        operators.iter().filter(|operator| design.apply(operator).is_ok()).cloned().collect()
+    }
+
     /// Applies an operator to this design. A split gives each part half of the rows and bytes.
     ///
     /// # Errors

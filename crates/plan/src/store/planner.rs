@@ -43,7 +43,7 @@ mod tests;
 
 pub use decision::{Advised, DecisionSnapshot, Event, Verdict};
 pub use execute::Outcome;
-use execute::{Ended, Execution, Next, OUTDATED, Plan, Purpose};
+use execute::{Ended, Execution, LARGE_ABOVE, Next, OUTDATED, Plan, Purpose};
 use learn::Learner;
 pub use learn::{Accuracy, Observed, WaitCause, Window};
 use load::SiteLoads;
@@ -227,14 +227,12 @@ impl<K: Key> Planner<K> {
         let operators_error = self.learner.accuracy.operators.recent_error_share();
         let parameters = self.controller.widened(self.parameters, operators_error);
         let situation = outlook.situation(&cost, &lag_entries);
-        let decided = self.controller.decide(
-            strategy,
-            layout,
-            &situation,
-            &parameters,
-            (forbids, now_ms),
-            &mut self.rng,
-        );
+        // A decision is executed on the design on which it was made.
+        let decided = self.execution.is_idle().then(|| {
+            let (controller, forbids) = (&self.controller, (forbids, now_ms));
+            controller.decide(strategy, layout, &situation, &parameters, forbids, &mut self.rng)
+        });
+        let decided = decided.flatten();
         let distrust = strategy.distrust(&situation);
         let price = match &decided {
             Some(decided) => decided.before.clone(),
@@ -355,6 +353,9 @@ impl<K: Key> Planner<K> {
     /// Returns the operators to execute next on the present design, in any order or concurrently; `None` if there are
     /// none, or while operators that were returned earlier have no outcome yet.
     pub fn next(&mut self, now_ms: u64, layout: &Layout<K>) -> Option<Vec<Operator<K>>> {
+        if self.not_permitted().is_some() {
+            self.execution.stop_large("adaptation was paused or made to advise meanwhile");
+        }
         loop {
             if !self.execution.is_running() {
                 let plan = self.execution.queue.pop_front()?;
@@ -374,7 +375,8 @@ impl<K: Key> Planner<K> {
     /// changed since the plan was decided.
     fn begin(&mut self, now_ms: u64, plan: Plan<K, Chosen<K>, Undo>, layout: &Layout<K>) {
         let Plan { purpose, operators } = plan;
-        let many = operators.len();
+        let (many, is_large) = (operators.len(), operators.len() > LARGE_ABOVE);
+        let operators = if is_large { layout.possible(&operators) } else { operators };
         let is_permitted = self.parameters.permits(&operators, layout);
         let not_permitted = self.not_permitted();
         let purpose = match purpose {
@@ -382,8 +384,8 @@ impl<K: Key> Planner<K> {
                 let advised = not_permitted
                     .or((!is_permitted).then_some(Advised::LimitLowered))
                     .or_else(|| {
-                        let may_spend = self.controller.guardrails.may_spend(many, now_ms);
-                        (!may_spend).then_some(Advised::RateLimited)
+                        let may = is_large || self.controller.guardrails.may_spend(many, now_ms);
+                        (!may).then_some(Advised::RateLimited)
                     });
                 let verdict = match advised {
                     Some(advised) => Some(Verdict::Advised(advised)),

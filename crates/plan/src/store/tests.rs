@@ -21,6 +21,7 @@ mod guardrails;
 mod limits;
 mod periods;
 mod price;
+mod redesigns;
 mod regression;
 mod removals;
 mod triggers;

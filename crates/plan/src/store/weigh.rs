@@ -13,8 +13,16 @@ use super::considered::{Considered, Hold, Rejected};
 use super::layout::{Key, Layout, Operator, Site};
 use super::parameters::Parameters;
 use super::price::{Price, Situation, plan_cost, price, price_by};
+use super::redesign::Redesign;
 use super::regimes::{Expected, OtherRegime};
 use super::workload::{Accesses, Numbered};
+
+/// Least saving of a redesign, as a share (0..1) of a transaction's cost: it changes everything, by a prediction that is
+/// further from what was measured than that of a small plan.
+const REDESIGN_GAIN_MIN: f64 = 0.15;
+/// Share (0..1) of transactions that some site can run from which on a redesign is stable. Each other transaction changes
+/// the design: with many of them it would soon be another one than the one that was priced.
+const STABLE_FROM: f64 = 0.98;
 
 /// The basis on which plans are weighed: a design with its price, and the workload.
 pub(super) struct Weighing<'w, K: Key> {
@@ -57,6 +65,7 @@ impl<'w, K: Key> Weighing<'w, K> {
     ) -> Considered<K> {
         Considered {
             trigger,
+            redesign: None,
             site,
             operators,
             latency_us: (self.before.latency_us, self.before.latency_us),
@@ -74,6 +83,34 @@ impl<'w, K: Key> Weighing<'w, K> {
         self.parameters.thresholds.permits(self.layout, operators)
     }
 
+    /// Returns why an operator must not be executed now; `None` if it may be.
+    pub(super) fn forbids(&self, operator: &Operator<K>) -> Option<Hold> {
+        (self.held)(operator).filter(|hold| matches!(hold, Hold::Forbidden(_)))
+    }
+
+    /// Returns a redesign with its saving and cost. It is rejected also if it saves too little for a change of everything,
+    /// or if more transactions than before would change the design again.
+    pub(super) fn redesigned(
+        &self,
+        redesign: Redesign,
+        site: Site,
+        operators: Vec<Operator<K>>,
+    ) -> Considered<K> {
+        let (mut plan, after) = self.weighed_with_price(None, site, operators);
+        plan.redesign = Some(redesign);
+        if let Some(after) = after.filter(|_| plan.rejected.is_none()) {
+            let saved_us = self.before.total_us - after.total_us;
+            plan.rejected = if after.single_site < self.before.single_site.min(STABLE_FROM) {
+                Some(Rejected::Unstable)
+            } else if saved_us < REDESIGN_GAIN_MIN * self.before.total_us {
+                Some(Rejected::TooLittle)
+            } else {
+                None
+            };
+        }
+        plan
+    }
+
     /// Returns a plan with its saving and cost, and with the reason for its rejection, if it is rejected.
     pub(super) fn weighed(
         &self,
@@ -81,6 +118,16 @@ impl<'w, K: Key> Weighing<'w, K> {
         site: Site,
         operators: Vec<Operator<K>>,
     ) -> Considered<K> {
+        self.weighed_with_price(trigger, site, operators).0
+    }
+
+    /// Returns a plan as [`Self::weighed`] does, and the price of its design, unless the plan is held back.
+    fn weighed_with_price(
+        &self,
+        trigger: Option<K>,
+        site: Site,
+        operators: Vec<Operator<K>>,
+    ) -> (Considered<K>, Option<Price>) {
         let Self { layout, before, situation, parameters, accesses, held, .. } = self;
         let mut plan = self.untouched(trigger, site, operators);
         let mut times = 1.0_f64;
@@ -88,7 +135,7 @@ impl<'w, K: Key> Weighing<'w, K> {
             match held(operator) {
                 Some(Hold::Forbidden(why)) => {
                     plan.rejected = Some(Rejected::OnHold(why));
-                    return plan;
+                    return (plan, None);
                 }
                 Some(Hold::Reversal(more, why)) if more >= times => {
                     (times, plan.takes_back) = (more, Some(why));
@@ -137,7 +184,7 @@ impl<'w, K: Key> Weighing<'w, K> {
         } else {
             None
         };
-        plan
+        (plan, Some(after_price))
     }
 
     /// Returns the weighted saving of the other expected workloads on the design `after`, in µs per transaction of the

@@ -232,6 +232,12 @@ impl Statistics {
         together / all.max(f64::MIN_POSITIVE)
     }
 
+    /// Returns the weight of the samples that accessed both of two partitions, in any way.
+    #[must_use]
+    pub fn together(&self, one: usize, two: usize) -> f64 {
+        self.together.get(&(one, two)).map_or(0.0, |kinds| kinds.iter().sum())
+    }
+
     /// Returns the numbers of the partitions that some transaction touched together with this one, in ascending order.
     #[must_use]
     pub fn partners(&self, partition: usize) -> &[usize] {

@@ -139,9 +139,13 @@ pub struct DecisionReport {
     pub at_ms: u64,
     /// First key of the transaction that the plan was made for; `None` for the removal of a replica.
     pub trigger: Option<String>,
+    /// The design that the plan leads to, if it changes the masters and replicas of all partitions.
+    #[serde(default)]
+    pub redesign: Option<String>,
     /// Number of the site that the plan was made for: the one that is to run the transaction, or to lose the replica.
     pub site: u16,
-    /// Operators of the plan, in order, in the form in which a user types them.
+    /// Operators of the plan, in order, in the form in which a user types them. Those of a redesign are listed only if it
+    /// was executed.
     pub operators: Vec<String>,
     /// For each operator of the plan, the start of the partition that it changes, or the key at which it splits.
     pub partitions: Vec<String>,
@@ -200,12 +204,17 @@ fn not_executed(why: Advised) -> &'static str {
 impl DecisionReport {
     pub(super) fn of(at_ms: u64, plan: &Considered<Key>, verdict: Verdict) -> Self {
         let key = |operator: &Operator<Key>| operator.key().to_string();
+        // A redesign has operators for all partitions: those that nothing came of are left out.
+        let is_executed = matches!(verdict, Verdict::Done | Verdict::Undone | Verdict::Failed(_));
+        let is_listed = plan.redesign.is_none() || is_executed;
+        let operators = if is_listed { &plan.operators[..] } else { &[] };
         Self {
             at_ms,
             trigger: plan.trigger.as_ref().map(Key::to_string),
+            redesign: plan.redesign.map(|redesign| redesign.to_string()),
             site: plan.site,
-            operators: plan.operators.iter().map(told).collect(),
-            partitions: plan.operators.iter().map(key).collect(),
+            operators: operators.iter().map(told).collect(),
+            partitions: operators.iter().map(key).collect(),
             predicted_us: plan.latency_us,
             predicted_work_us: plan.work_us,
             work_weight: CPU_WEIGHT,
@@ -243,6 +252,9 @@ fn reason(rejected: &Rejected<Key>) -> String {
         Rejected::NoPlan(why) => why.to_string(),
         Rejected::DoesNotPay => "it saves less than it costs".to_owned(),
         Rejected::TooLittle => "it saves less than the least gain".to_owned(),
+        Rejected::Unstable => {
+            "more transactions than now would find no site, and change the design again".to_owned()
+        }
         Rejected::Another => "another plan saves more".to_owned(),
         Rejected::Memory(site) => format!("site {site} would exceed its memory limit"),
         Rejected::OnHold(why) => why.clone(),

@@ -247,9 +247,11 @@ fn kept(report: &KeptReport) -> String {
 /// Formats a decision of the planner in two lines, or three if it reverts an earlier one.
 fn decided(decision: &DecisionReport) -> String {
     let at_s = decision.at_ms as f64 / 1_000.0;
-    let operators = match &decision.operators[..] {
-        [] => format!("run at site {}", decision.site),
-        operators => operators.join(", then "),
+    let operators = match (&decision.redesign, &decision.operators[..]) {
+        (Some(redesign), []) => format!("redesign: {redesign}"),
+        (Some(redesign), all) => format!("redesign: {redesign} ({} operators)", all.len()),
+        (None, []) => format!("run at site {}", decision.site),
+        (None, operators) => operators.join(", then "),
     };
     let verdict = match &decision.verdict {
         Verdict::Done => "done".to_owned(),

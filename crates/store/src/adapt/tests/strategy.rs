@@ -45,6 +45,7 @@ impl Strategy<Key> for AllAt {
             });
             Considered {
                 trigger: None,
+                redesign: None,
                 site: self.0,
                 operators,
                 latency_us: (is.latency_us, is.latency_us),
