@@ -327,7 +327,11 @@ fn is_many_removals<K: Key>(plan: &Considered<K>) -> bool {
 /// Returns the plan that removes all replicas whose removal alone saves something, those that save most first; nothing if
 /// there are fewer than two. Each may save less than the least gain: many replicas that are hardly read cost as much as a
 /// few that are read often.
-fn together<K: Key>(single: &[Considered<K>], parameters: &Parameters) -> Vec<Operator<K>> {
+fn together<K: Key>(
+    layout: &Layout<K>,
+    single: &[Considered<K>],
+    parameters: &Parameters,
+) -> Vec<Operator<K>> {
     let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
     let saves = |plan: &&Considered<K>| {
         matches!(plan.rejected, None | Some(Rejected::TooLittle)) && net(plan) > 0.0
@@ -338,7 +342,15 @@ fn together<K: Key>(single: &[Considered<K>], parameters: &Parameters) -> Vec<Op
     if saving.len() < 2 {
         return Vec::new();
     }
-    saving.into_iter().flat_map(|plan| plan.operators.iter().cloned()).collect()
+    let mut together = Vec::new();
+    for plan in saving {
+        together.extend(plan.operators.iter().cloned());
+        // Two replicas of a partition may each be removed alone, and not both.
+        if !parameters.thresholds.permits(layout, &together) {
+            together.truncate(together.len() - plan.operators.len());
+        }
+    }
+    together
 }
 
 /// Draws `many` samples with probability proportional to their weights. Returns their indexes in the order of the draws,
@@ -467,8 +479,9 @@ fn look<K: Key>(
         })
         .map(|(site, removal)| by.weighed(None, site, removal))
         .collect();
-    let together = together(&single, parameters);
-    if let Some(Operator::RemoveReplica(_, site)) = together.first() {
+    let together = together(layout, &single, parameters);
+    if let Some(Operator::RemoveReplica(_, site)) = together.first().filter(|_| together.len() > 1)
+    {
         considered.push(by.weighed(None, *site, together.clone()));
     }
     considered.extend(single);

@@ -166,17 +166,19 @@ impl<K: Key> Guardrails<K> {
         may
     }
 
-    /// Returns how many of this many operators may be executed at `now_ms` under the rate limit, and counts these as
-    /// executed.
-    pub fn may_spend_of(&mut self, operators: usize, now_ms: u64) -> usize {
-        _ = self.may_spend(0, now_ms);
-        let may = (self.tokens.max(0.0) as usize).min(operators);
-        self.tokens -= may as f64;
-        may
+    /// Returns the number of operators that may be executed at once after a rest.
+    pub fn at_once_max(&self) -> usize {
+        self.limits.changes_s_max.max(1.0) as usize
     }
 
-    /// Counts operators that are executed regardless of the rate limit, such as those that undo others; later
-    /// operators wait longer.
+    /// Returns true if so much time has passed at `now_ms` that as many operators as the limit may be executed at once.
+    pub fn has_rested(&mut self, now_ms: u64) -> bool {
+        _ = self.may_spend(0, now_ms);
+        self.tokens >= self.limits.changes_s_max.max(1.0)
+    }
+
+    /// Counts operators that are executed regardless of the rate limit, such as those that undo others or belong to a large
+    /// plan; later operators wait longer.
     pub fn spend(&mut self, operators: usize, now_ms: u64) {
         _ = self.may_spend(0, now_ms);
         self.tokens -= operators as f64;

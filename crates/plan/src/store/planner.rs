@@ -375,35 +375,34 @@ impl<K: Key> Planner<K> {
     /// changed since the plan was decided.
     fn begin(&mut self, now_ms: u64, plan: Plan<K, Chosen<K>, Undo>, layout: &Layout<K>) {
         let Plan { purpose, operators } = plan;
-        let (many, is_large) = (operators.len(), operators.len() > LARGE_ABOVE);
+        let is_large = operators.len() > LARGE_ABOVE;
         let operators = if is_large { layout.possible(&operators) } else { operators };
+        let (many, is_large) = (operators.len(), operators.len() > LARGE_ABOVE);
         let is_permitted = self.parameters.permits(&operators, layout);
-        let not_permitted = self.not_permitted();
         let purpose = match purpose {
             Purpose::Change(chosen) => {
-                let advised = not_permitted
-                    .or((!is_permitted).then_some(Advised::LimitLowered))
-                    .or_else(|| {
-                        let may = is_large || self.controller.guardrails.may_spend(many, now_ms);
-                        (!may).then_some(Advised::RateLimited)
-                    });
-                let verdict = match advised {
-                    Some(advised) => Some(Verdict::Advised(advised)),
-                    None => (!self.execution.keeps(&self.parameters, layout, &operators))
-                        .then(|| Verdict::Failed(OUTDATED.to_owned())),
-                };
+                let lowered = (!is_permitted).then_some(Advised::LimitLowered);
+                let advised = self.not_permitted().or(lowered).or_else(|| {
+                    let guardrails = &mut self.controller.guardrails;
+                    let may = is_large && guardrails.has_rested(now_ms)
+                        || !is_large && guardrails.may_spend(many, now_ms);
+                    (!may).then_some(Advised::RateLimited)
+                });
+                let keeps = || self.execution.keeps(&self.parameters, layout, &operators);
+                let outdated = || (!keeps()).then(|| Verdict::Failed(OUTDATED.to_owned()));
+                let verdict = advised.map(Verdict::Advised).or_else(outdated);
                 if let Some(verdict) = verdict {
                     return self.decided(chosen.number, chosen.at_ms, chosen.plan, verdict);
                 }
                 Purpose::Change(chosen)
             }
             // Later changes may have used the room that an undo needs.
-            Purpose::Undo(_) if !is_permitted || not_permitted.is_some() => return,
+            Purpose::Undo(_) if !is_permitted || self.not_permitted().is_some() => return,
             Purpose::Undo(number) => {
                 self.controller.guardrails.spend(many, now_ms);
                 Purpose::Undo(number)
             }
-            Purpose::Cleanup if not_permitted.is_some() => return,
+            Purpose::Cleanup if self.not_permitted().is_some() => return,
             Purpose::Cleanup => Purpose::Cleanup,
         };
         self.execution.begin(Plan { purpose, operators }, layout);

@@ -33,6 +33,8 @@ pub struct Thresholds {
     pub partitions_max: usize,
     /// Limit on the number of replicas of one partition, its master not counted.
     pub replicas_max: usize,
+    /// Least number of replicas of one partition: no plan leaves a partition with fewer that has as many.
+    pub replicas_min: usize,
 }
 
 impl Default for Thresholds {
@@ -43,6 +45,7 @@ impl Default for Thresholds {
             together_min: 0.5,
             partitions_max: 1_000,
             replicas_max: usize::MAX,
+            replicas_min: 0,
         }
     }
 }
@@ -59,10 +62,12 @@ impl Thresholds {
         for operator in operators {
             let is_possible = layout.apply(operator).is_ok();
             let start = layout.of(operator.key()).0.clone();
-            let replicas_max = (self.replicas_max.saturating_add(1)).max(replicas(before, &start));
+            let replicas_before = replicas(before, &start);
+            let replicas_max = (self.replicas_max.saturating_add(1)).max(replicas_before);
+            let replicas_min = self.replicas_min.min(replicas_before);
             if !is_possible
                 || layout.len() > self.partitions_max.max(before.len())
-                || replicas(&layout, &start) > replicas_max
+                || !(replicas_min..=replicas_max).contains(&replicas(&layout, &start))
             {
                 return false;
             }

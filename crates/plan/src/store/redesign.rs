@@ -9,8 +9,8 @@
 //! for all plans.
 //!
 //! Invariants:
-//! - A redesign can be applied, in order, to the design that it was made for, and keeps to the limit of replicas.
-//! - It moves no partition away from its pin, changes no bound, and returns at most [`Redesign::COUNT`] plans.
+//! - A redesign can be applied, in order, to the design that it was made for, and keeps to the limits of replicas.
+//! - It moves no partition away from its pin, changes no bound, and removes no copy from a site that is not live.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ pub enum Replicas {
     Everywhere,
     /// All sites get replicas of the partitions that are read more often than written, and of no others.
     WhereRead,
-    /// No partition has a replica.
+    /// No partition has more replicas than the least number.
     Nowhere,
 }
 
@@ -102,6 +102,10 @@ impl Redesign {
         let mut operators = Vec::new();
         for (number, (start, partition)) in layout.partitions().enumerate() {
             let master = partition.pin.unwrap_or(masters[number]);
+            // The new master's copy would be the second one too many.
+            let is_full = partition.replicas.len() > thresholds.replicas_max;
+            let is_kept = is_full && !partition.is_at(master);
+            let master = if is_kept { partition.master } else { master };
             let has_replicas = match self.replicas {
                 Replicas::Everywhere => true,
                 Replicas::WhereRead => statistics.reads(number) > statistics.writes(number),
@@ -111,40 +115,57 @@ impl Redesign {
             // Copies that are there already come first where not all sites may have one.
             let (there, missing): (Vec<Site>, Vec<Site>) =
                 others.partition(|site| partition.is_at(*site));
-            let most = if has_replicas { thresholds.replicas_max } else { 0 };
-            let replicas: SiteSet = there.into_iter().chain(missing).take(most).collect();
-            operators.extend(change(start, partition, master, replicas));
+            let (least, most) = (thresholds.replicas_min, thresholds.replicas_max);
+            let many = if has_replicas { most } else { least.min(most) };
+            // A site that is not there now may come back with its copies.
+            let elsewhere = partition.replicas.difference(layout.sites());
+            let many = many.saturating_sub(elsewhere.len());
+            let replicas: SiteSet = there.into_iter().chain(missing).take(many).collect();
+            let replicas = replicas.union(elsewhere);
+            operators.extend(change(start, partition, (master, replicas), most));
         }
         operators
     }
 }
 
-/// Returns the operators that give a partition a master and replicas: none has more than one replica too many on the way,
-/// and the last copy of none is removed.
+/// Returns the operators that give a partition a master and replicas. On the way it has at most one replica more than
+/// `replicas_max`, and no fewer than before or afterwards.
 fn change<K: Key>(
     start: &K,
     partition: &Partition,
-    master: Site,
-    replicas: SiteSet,
+    (master, replicas): (Site, SiteSet),
+    replicas_max: usize,
 ) -> Vec<Operator<K>> {
-    let copies = replicas.union(SiteSet::only(master));
-    let goes = |site: &Site| !copies.contains(*site);
     let mut operators = Vec::new();
-    // Replicas go before others come, so that the limit of replicas holds.
-    let removed = partition.replicas.iter().filter(goes);
-    operators.extend(removed.map(|site| Operator::RemoveReplica(start.clone(), site)));
+    let mut copies = partition.replicas;
     if !partition.is_at(master) {
         operators.push(Operator::AddReplica(start.clone(), master));
+        copies.insert(master);
     }
     if partition.master != master {
         operators.push(Operator::Remaster(start.clone(), master));
-        if goes(&partition.master) {
-            operators.push(Operator::RemoveReplica(start.clone(), partition.master));
+        copies.remove(master);
+        copies.insert(partition.master);
+    }
+    let mut added = replicas.difference(copies).iter();
+    let mut removed = copies.difference(replicas).iter();
+    let mut many = copies.len();
+    loop {
+        // A replica comes before another goes, if there is room for both.
+        let next = if many <= replicas_max { added.next() } else { None };
+        if let Some(site) = next {
+            operators.push(Operator::AddReplica(start.clone(), site));
+            many += 1;
+        }
+        let gone = removed.next();
+        if let Some(site) = gone {
+            operators.push(Operator::RemoveReplica(start.clone(), site));
+            many -= 1;
+        }
+        if next.is_none() && gone.is_none() {
+            return operators;
         }
     }
-    let added = replicas.iter().filter(|site| !partition.is_at(*site));
-    operators.extend(added.map(|site| Operator::AddReplica(start.clone(), site)));
-    operators
 }
 
 /// Returns the site that masters the partitions with most of the accesses.

@@ -94,7 +94,9 @@ impl<'a> Driver<'a> {
             Mode::Advise => Permission::Advise,
             Mode::On => Permission::Change,
         };
-        self.planner.configure(options.parameters, options.limits, permission);
+        let mut parameters = options.parameters;
+        parameters.thresholds.replicas_min = self.of.store.replicas_min();
+        self.planner.configure(parameters, options.limits, permission);
         self.settle().await;
         let layout = self.of.store.layout().await;
         let began = thread_cpu();

@@ -2,8 +2,8 @@
 //! fails, and which outcomes are unknown.
 //!
 //! A plan is executed in [`waves`], sets of operators that can run concurrently. If an operator fails, the rest of its
-//! plan is not executed, unless the plan is large ([`LARGE_ABOVE`]): then it is executed as slowly as the limit of changes a
-//! second asks, and what has become impossible is left out. The executed operators stay, unless they left a partition with a replica beyond its limit:
+//! plan is not executed, unless the plan is large ([`LARGE_ABOVE`]): then no more operators are executed at a time than the
+//! limit of changes a second permits at once, and what has become impossible is left out. The executed operators stay, unless they left a partition with a replica beyond its limit:
 //! then they are rolled back.
 //!
 //! Invariants:
@@ -105,9 +105,9 @@ pub(super) enum Next<K, C, U> {
 pub(super) const OUTDATED: &str = "the design has changed since it was decided";
 
 /// Number of operators above which a plan is no unit, but the sum of the changes of many partitions: what has become
-/// impossible of it, because transactions have changed the design meanwhile, is left out. It is executed at the limit of
-/// changes a second.
-pub(super) const LARGE_ABOVE: usize = 16;
+/// impossible of it, because transactions have changed the design meanwhile, is left out. It is executed without rests,
+/// since transactions change the design back in the meantime, and later plans wait for longer instead.
+pub(super) const LARGE_ABOVE: usize = 8;
 /// Number of operators of a large plan that may fail.
 const FAILED_MAX: usize = 16;
 
@@ -221,13 +221,11 @@ impl<K: Key, C, U> Execution<K, C, U> {
             // Splits are counted first, so that the limit of partitions holds in any order of completion.
             wave.sort_by_key(|operator| !matches!(operator, Operator::Split(_)));
             if plan.is_large && matches!(plan.purpose, Purpose::Change(_)) {
-                let later = wave.split_off(guardrails.may_spend_of(wave.len(), now_ms));
+                let later = wave.split_off(wave.len().min(guardrails.at_once_max()));
                 if !later.is_empty() {
                     plan.ahead.push_front(later);
                 }
-                if wave.is_empty() {
-                    return Next::Wait;
-                }
+                guardrails.spend(wave.len(), now_ms);
             }
             plan.open = wave.iter().map(|operator| (operator.clone(), now_ms)).collect();
             return Next::Execute(wave);
@@ -276,7 +274,8 @@ impl<K: Key, C, U> Execution<K, C, U> {
 
     fn end(&mut self) -> Next<K, C, U> {
         let plan = self.running.take().expect("it is under way");
-        if plan.failure.is_some() {
+        // Of a large plan the removals of replicas may have failed, or become impossible for a while.
+        if plan.failure.is_some() || plan.is_large {
             self.left.extend(plan.done.iter().cloned());
         }
         let done = match plan.rolls_back {

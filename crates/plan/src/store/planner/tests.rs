@@ -330,23 +330,38 @@ fn a_large_plan_goes_on_after_some_failures_and_not_after_many() {
 }
 
 #[test]
-fn a_large_plan_is_executed_at_the_limit_of_changes_a_second_and_a_pause_ends_it() {
+fn a_large_plan_is_executed_in_parts_and_others_wait_for_it() {
     let (mut driven, plan) = many(10.0);
     driven.choose(vec![plan]);
-    let first = driven.next().unwrap();
-    assert_eq!(first.len(), 10);
-    first.iter().for_each(|one| driven.execute(one));
-    assert_eq!((driven.next(), driven.planner.is_busy()), (None, true));
-    // Nothing else is decided meanwhile.
+    for _ in 0..4 {
+        let part = driven.next().unwrap();
+        assert_eq!(part.len(), 10);
+        // Nothing else is decided meanwhile.
+        driven.choose(vec![vec![Operator::Split("user:0050")]]);
+        part.iter().for_each(|one| driven.execute(one));
+    }
+    assert_eq!((driven.next(), driven.planner.is_busy()), (None, false));
+    assert_eq!(driven.verdicts(), [Verdict::Done]);
+    // What was executed beyond the limit is waited for: 40 operators less 10 at the start, and a second's part of it.
+    driven.strategy.0.clear();
     driven.choose(vec![vec![Operator::Split("user:0050")]]);
-    driven.now_ms += 1_500 - ROUND_MS;
-    let second = driven.next().unwrap();
-    assert_eq!(second.len(), 10, "no more than a second's, however long the last was ago");
+    assert_eq!(driven.next(), None);
+    assert_eq!(driven.verdicts(), [Verdict::Advised(Advised::RateLimited)]);
+    (0..12).for_each(|_| driven.round());
+    driven.choose(vec![vec![Operator::Split("user:0050")]]);
+    assert_eq!(driven.next(), Some(vec![Operator::Split("user:0050")]));
+}
+
+#[test]
+fn a_pause_ends_a_large_plan() {
+    let (mut driven, plan) = many(10.0);
+    driven.choose(vec![plan]);
+    let part = driven.next().unwrap();
     let limits = Limits { sustained: 1, ..Limits::default() };
     driven.planner.configure(Parameters::default(), limits, Permission::Paused);
-    second.iter().for_each(|one| driven.execute(one));
+    part.iter().for_each(|one| driven.execute(one));
     assert_eq!((driven.next(), driven.planner.is_busy()), (None, false));
     let paused = "adaptation was paused or made to advise meanwhile".to_owned();
     assert_eq!(driven.verdicts(), [Verdict::Failed(paused)]);
-    assert_eq!(driven.planner.changes, 20);
+    assert_eq!(driven.planner.changes, 10);
 }

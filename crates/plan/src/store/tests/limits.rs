@@ -8,6 +8,7 @@ const LIMITS: Thresholds = Thresholds {
     together_min: 0.5,
     partitions_max: 3,
     replicas_max: 1,
+    replicas_min: 0,
 };
 
 #[test]
@@ -37,4 +38,22 @@ fn copies_of_an_unfinished_plan_are_taken_back_where_they_are_too_many() {
     let removal = |site| [Operator::RemoveReplica(user(1_000), site)];
     assert_eq!(back(&[(0, &[]), (1, &[0, 2])]), removal(2));
     assert_eq!(back(&[(0, &[]), (2, &[1, 3])]), removal(1), "it has become the master");
+}
+
+#[test]
+fn no_plan_leaves_fewer_replicas_than_the_least() {
+    let layout = users(&[(0, &[1, 2]), (0, &[1])]);
+    let limits = Thresholds { replicas_min: 1, ..LIMITS };
+    let (first, second) = (String::new(), user(1_000));
+    let remove = |start: &String, site| Operator::RemoveReplica(start.clone(), site);
+    assert!(limits.permits(&layout, &[remove(&first, 1)]));
+    assert!(!limits.permits(&layout, &[remove(&first, 1), remove(&first, 2)]), "both together");
+    assert!(!limits.permits(&layout, &[remove(&second, 1)]));
+    let exchange = [Operator::AddReplica(second.clone(), 3), remove(&second, 1)];
+    assert!(limits.permits(&layout, &exchange));
+    assert!(!limits.permits(&layout, &[exchange[1].clone(), exchange[0].clone()]), "in between");
+    // What has fewer already may stay so.
+    let more = Thresholds { replicas_min: 2, ..LIMITS };
+    let moved = [Operator::Remaster(second.clone(), 1)];
+    assert!(more.permits(&layout, &moved));
 }

@@ -7,14 +7,15 @@ use crate::store::redesign::{Masters, Redesign, Replicas};
 use crate::store::site_set::SiteSet;
 use crate::store::workload::Accesses;
 
-/// Returns a design of this many partitions at four of the sites 0 to 5, with random masters, replicas and pins.
+/// Returns a design of this many partitions at four of the sites 0 to 5, with random masters, replicas and pins. Some
+/// replicas are at site 6, which is not live.
 fn random(partitions: u64, dice: &mut StdRng) -> Layout<String> {
     let sites = [0, 1, 3, 5];
     let mut partition = |n: u64| {
         let master = *sites.choose(dice).unwrap();
         let is_replica = |site: &Site| *site != master;
-        let replicas: SiteSet =
-            sites.into_iter().filter(is_replica).filter(|_| dice.random_bool(0.4)).collect();
+        let all = sites.into_iter().filter(is_replica).chain([6]);
+        let replicas: SiteSet = all.filter(|_| dice.random_bool(0.4)).collect();
         let pin = dice.random_bool(0.1).then_some(master);
         let start = if n == 0 { String::new() } else { user(n * 1_000) };
         (start, Partition { master, replicas, rows: 1_000, bytes: 300_000, pin })
@@ -25,9 +26,11 @@ fn random(partitions: u64, dice: &mut StdRng) -> Layout<String> {
 proptest! {
     #[test]
     fn a_redesign_keeps_limits_and_pins_and_leads_where_it_says(
-        partitions in 1_u64..12, replicas_max in 0_usize..5, seed in any::<u64>(),
+        partitions in 1_u64..12, replicas_max in 0_usize..5, replicas_min in 0_usize..3,
+        seed in any::<u64>(),
         keys in prop::collection::vec((0_u64..12_000, 0_u64..12_000, any::<bool>()), 0..80),
     ) {
+        let replicas_min = replicas_min.min(replicas_max);
         let mut dice = StdRng::seed_from_u64(seed);
         let layout = random(partitions, &mut dice);
         let samples: Vec<_> = keys
@@ -36,7 +39,7 @@ proptest! {
             .collect();
         let numbered = Numbered::new(&layout);
         let Accesses { statistics, .. } = Accesses::of(&numbered, &samples);
-        let thresholds = Thresholds { replicas_max, ..Thresholds::default() };
+        let thresholds = Thresholds { replicas_max, replicas_min, ..Thresholds::default() };
         let all = Redesign::all(&numbered, &statistics);
         prop_assert_eq!(all.len(), Redesign::COUNT);
         for redesign in all {
@@ -53,17 +56,25 @@ proptest! {
                 let replicas = match redesign.replicas {
                     Replicas::Everywhere => replicas_max,
                     Replicas::WhereRead if is_read => replicas_max,
-                    _ => 0,
+                    _ => replicas_min.min(replicas_max),
                 };
-                prop_assert_eq!(one.replicas.len(), replicas.min(layout.sites().len() - 1));
+                // Copies at a site that is not live count, and stay.
+                let elsewhere = usize::from(before.replicas.contains(6));
+                prop_assert_eq!(one.replicas.contains(6), elsewhere == 1);
+                let live = replicas.saturating_sub(elsewhere).min(layout.sites().len() - 1);
+                prop_assert_eq!(one.replicas.len(), live + elsewhere);
                 if let (Masters::One(site), None) = (redesign.masters, one.pin) {
-                    prop_assert_eq!(one.master, site);
+                    let is_full = before.replicas.len() > replicas_max && !before.is_at(site);
+                    prop_assert_eq!(one.master, if is_full { before.master } else { site });
                 }
                 if redesign.masters == Masters::Kept {
                     prop_assert_eq!(one.master, before.master);
                 }
             }
-            // It is where it leads to.
+            // It is where it leads to, but for partitions that were not moved because they had too many replicas.
+            if layout.partitions().any(|(_, one)| one.replicas.len() > replicas_max) {
+                continue;
+            }
             let numbered = Numbered::new(&after);
             let again = redesign.operators(&numbered, &statistics, &thresholds);
             prop_assert_eq!(again, vec![], "{}", redesign);

@@ -32,6 +32,7 @@ pub(super) const THRESHOLDS: Thresholds = Thresholds {
     together_min: 0.5,
     partitions_max: 4,
     replicas_max: 1,
+    replicas_min: 0,
 };
 pub(super) const CHANGES_S_MAX: f64 = 12.0;
 
