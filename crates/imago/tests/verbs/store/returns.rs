@@ -8,6 +8,8 @@ use std::time::Duration;
 use imago_load::store::{Load, Options};
 use imago_testbed::wait;
 use serde_json::Value;
+use tokio::net::TcpSocket;
+use tokio::runtime::Builder;
 
 use crate::store::processes::{Process, all_live, ask, change, design, peers};
 use crate::store::proof::{prove, seed};
@@ -52,13 +54,22 @@ fn memory_max(served: &Served) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
+/// Connects with a small buffer for what is received: the system may give one of more than all documents.
+async fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(256 * 1024)?;
+    socket.connect(to).await?.into_std()
+}
+
 /// A link to the router that passes in bursts what the router sends.
 fn slow_link(to: SocketAddr) -> SocketAddr {
+    let runtime = Builder::new_current_thread().enable_io().build().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for site in listener.incoming().map_while(Result::ok) {
-            let router = TcpStream::connect(to).unwrap();
+            let router = runtime.block_on(connect(to)).unwrap();
+            router.set_nonblocking(false).unwrap();
             let (mut from_site, mut to_router) =
                 (site.try_clone().unwrap(), router.try_clone().unwrap());
             std::thread::spawn(move || {
