@@ -301,11 +301,8 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
             {
                 plan.rejected = Some(Rejected::Another);
             } else {
-                let operators = plan.operators.clone();
-                *plan = match plan.redesign {
-                    Some(redesign) => by.redesigned(redesign, plan.site, operators),
-                    None => by.weighed(plan.trigger.clone(), plan.site, operators),
-                };
+                // A redesign is the first that is chosen, and the only one that is not rejected.
+                *plan = by.weighed(plan.trigger.clone(), plan.site, plan.operators.clone());
             }
         }
         chosen.push(best);

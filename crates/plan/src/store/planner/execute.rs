@@ -3,8 +3,8 @@
 //!
 //! A plan is executed in [`waves`], sets of operators that can run concurrently. If an operator fails, the rest of its
 //! plan is not executed, unless the plan is large ([`LARGE_ABOVE`]): then no more operators are executed at a time than the
-//! limit of changes a second permits at once, and what has become impossible is left out. The executed operators stay, unless they left a partition with a replica beyond its limit:
-//! then they are rolled back.
+//! limit of changes a second permits at once, and what has become impossible is left out. The executed operators stay,
+//! unless they left a partition with a replica beyond its limit: then they are rolled back.
 //!
 //! Invariants:
 //! - The operators of one plan are executed at a time, and a wave only when all of the one before have ended.
