@@ -12,6 +12,7 @@
 //! table of the use of key ranges over time.
 
 pub mod allowance;
+pub mod calibration;
 pub mod coarse;
 pub mod considered;
 pub mod controller;
@@ -33,6 +34,7 @@ pub mod regimes;
 pub mod regression;
 pub mod replicas;
 pub mod reservoir;
+mod significance;
 pub mod site_set;
 pub mod strategy;
 pub mod updates;

@@ -5,6 +5,11 @@ use super::plans::NoPlan;
 use super::ranks::Ranks;
 use super::redesign::Redesign;
 
+/// Number of operators above which a plan is large: no unit, but the sum of the changes of many partitions. What has become
+/// impossible of it, because transactions have changed the design meanwhile, is left out. It is executed without rests,
+/// since transactions change the design back in the meantime, and later plans wait for longer instead.
+pub const LARGE_ABOVE: usize = 8;
+
 /// The reason for which a decision did not choose a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejected<K: std::fmt::Debug> {
@@ -14,6 +19,8 @@ pub enum Rejected<K: std::fmt::Debug> {
     DoesNotPay,
     /// The plan saves less than the least gain ([`super::parameters::Parameters::least_gain`]).
     TooLittle,
+    /// The saving cannot be told from the chance of the samples ([`super::significance`]).
+    WithinError,
     /// The redesign leaves more transactions without a site than before, and each of these would change it again.
     Unstable,
     /// Plans that save more were chosen instead, or this plan was impossible after them.
@@ -32,6 +39,7 @@ impl Rejected<u32> {
             Self::NoPlan(why) => Rejected::NoPlan(ranks.no_plan(&why)),
             Self::DoesNotPay => Rejected::DoesNotPay,
             Self::TooLittle => Rejected::TooLittle,
+            Self::WithinError => Rejected::WithinError,
             Self::Unstable => Rejected::Unstable,
             Self::Another => Rejected::Another,
             Self::Memory(site) => Rejected::Memory(site),
@@ -68,7 +76,10 @@ pub struct Considered<K: std::fmt::Debug> {
     pub work_us: (f64, f64),
     /// The earlier change that the plan reverses, with the age of that change; `None` if the plan reverses none.
     pub takes_back: Option<String>,
-    /// E: the saving of all transactions within the horizon, in µs of latency and weighted CPU time.
+    /// The share (0..1) of the predicted saving that counts: what came true of the savings predicted for earlier plans of
+    /// this kind ([`super::calibration`]).
+    pub realized: f64,
+    /// E: the saving of all transactions within the horizon, in µs of latency and weighted CPU time, as far as it counts.
     pub benefit_us: f64,
     /// C: the predicted time that the plan's operators take, in µs, times [`super::parameters::Parameters::cost_factor`].
     pub cost_us: f64,

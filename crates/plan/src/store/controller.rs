@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use rand::Rng;
 
+use super::calibration::Calibration;
 use super::considered::Hold;
 use super::cost::CostModel;
 use super::decide::{Decided, emulated};
@@ -46,6 +47,8 @@ pub struct Controller<K> {
     /// The guardrails that hold changes of the design back, and that judge executed ones by their effect on the
     /// latency.
     pub guardrails: Guardrails<K>,
+    /// What share of the predicted savings came true, by which those of later plans are discounted.
+    pub calibration: Calibration,
     /// Time over which the last mean latency of a regime is measured, in ms of that regime's own time.
     measured_ms: u64,
 }
@@ -111,6 +114,7 @@ impl<K: Key> Controller<K> {
             regimes: Regimes::new(settings),
             cost: CostModel::default(),
             guardrails: Guardrails::new(limits),
+            calibration: Calibration::default(),
             measured_ms: limits.measured_ms,
         }
     }
@@ -137,15 +141,22 @@ impl<K: Key> Controller<K> {
         }
     }
 
-    /// Returns the parameters with the additional gain and cost that uncertainty requires. `operators_error` is the
-    /// mean error of the predicted times of operators, as a share of the measured times; `None` if it is unknown.
+    /// Returns the parameters with the additional gain and cost that uncertainty requires, and with the share of predicted
+    /// savings that counts. `operators_error` is the mean error of the predicted times of operators, as a share of the
+    /// measured times; `None` if it is unknown.
     #[must_use]
-    pub fn widened(&self, parameters: Parameters, operators_error: Option<f64>) -> Parameters {
+    pub fn widened(
+        &self,
+        parameters: Parameters,
+        operators_error: Option<f64>,
+        now_ms: u64,
+    ) -> Parameters {
         let share = self.latency().map(|latency| latency.error_us / latency.mean_us.max(1e-9));
         let seen_min = share.map_or(0.0, |share| (ERRORS_MIN * share).min(GAIN_SEEN_MAX));
         let gain_uncertainty = (seen_min - parameters.gain_min).max(0.0) + self.cost.uncertainty();
         let cost_factor = (1.0 + operators_error.unwrap_or(0.0)).min(COST_FACTOR_MAX);
-        Parameters { gain_uncertainty, cost_factor, ..parameters }
+        let realized = self.calibration.shares(now_ms);
+        Parameters { gain_uncertainty, cost_factor, realized, ..parameters }
     }
 
     /// Decides which plans save more than they cost. Returns `None` while nothing can be decided: without samples, or
@@ -194,14 +205,19 @@ impl<K: Key> Controller<K> {
         let latency = self.regimes.latencies().last(regime, self.measured_ms);
         let others = (&outlook.others[..], self.regimes.latencies(), self.measured_ms);
         let before =
-            LatencyBaseline::of(regime, latency.unwrap_or(unmeasured), predicted_us.1, others);
+            LatencyBaseline::of(regime, latency.unwrap_or(unmeasured), predicted_us, others);
         self.guardrails.done(layout, operators, now_ms, before);
     }
 
     /// Judges the executed changes whose effect was measured for long enough, and returns which are kept and which
     /// have to be undone.
     pub fn judge(&mut self, now_ms: u64) -> Vec<Judgement<K>> {
-        self.guardrails.judge(now_ms, self.regimes.latencies())
+        let judged = self.guardrails.judge(now_ms, self.regimes.latencies());
+        for one in &judged {
+            let (Judgement::Keep(watched) | Judgement::Undo(watched)) = one;
+            self.calibration.add(watched, now_ms);
+        }
+        judged
     }
 
     /// Returns the mean latency of transactions over the last seconds of the present regime; `None` if it is unknown.

@@ -26,6 +26,7 @@ use super::price::{Price, Situation, price, price_by};
 use super::ranks::Ranks;
 use super::redesign::{Masters, Redesign};
 use super::regimes::{Expected, OtherRegime};
+use super::significance::Groups;
 use super::weigh::Weighing;
 use super::workload::{Accesses, CoAccess, Numbered, Sample};
 
@@ -144,6 +145,8 @@ impl<K: Key> Again<K> {
 /// Number of plans for drawn transactions from which on a decision makes none for further ones, because each has to be
 /// weighed. The next decision draws others.
 const PLANS_WEIGHED_MAX: usize = 400;
+/// Number of plans whose saving is within its sampling error from which on a decision chooses no further ones.
+const WITHIN_ERROR_MAX: usize = 24;
 /// Maximum number of replicas that one plan removes.
 const REMOVED_AT_ONCE: usize = 32;
 
@@ -225,6 +228,7 @@ pub fn decide<K: Key>(
         latency_us: plan.latency_us,
         work_us: plan.work_us,
         takes_back: plan.takes_back,
+        realized: plan.realized,
         benefit_us: plan.benefit_us,
         cost_us: plan.cost_us,
         rejected: plan.rejected.map(|rejected| rejected.named(&ranks)),
@@ -260,6 +264,8 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
         looked.into_iter().partition(|plan| plan.rejected.is_none());
     let (mut design, mut design_price) = (layout.clone(), before.clone());
     let mut chosen = Vec::<Considered<K>>::new();
+    let groups = Groups::of(situation.samples);
+    let mut within_error = 0;
     while chosen.len() < parameters.plans_max {
         let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
         let is_again = |plan: &Considered<K>| {
@@ -279,7 +285,16 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
             order(one).cmp(&order(two)).then(net(one).total_cmp(&net(two)))
         });
         let Some((best, _)) = best else { break };
-        let best = paying.remove(best);
+        let mut best = paying.remove(best);
+        if !groups.tell(&design, &best.operators, situation) {
+            best.rejected = Some(Rejected::WithinError);
+            others.push(best);
+            within_error += 1;
+            if within_error == WITHIN_ERROR_MAX {
+                break;
+            }
+            continue;
+        }
         for operator in &best.operators {
             design.apply(operator).expect("a plan can be applied to its design");
         }

@@ -1,5 +1,6 @@
 //! The parameters of decisions about the store's design, and the limits that they set.
 
+use super::calibration::RealizedShares;
 use super::layout::{Key, Layout, Operator};
 use super::plans::Thresholds;
 
@@ -24,6 +25,8 @@ pub struct Parameters {
     pub memory_max: Option<u64>,
     /// Factor (at least 1) on the predicted cost of operators, which grows with the error of these predictions.
     pub cost_factor: f64,
+    /// For each kind of plan, the share (0..1) of its predicted saving that counts.
+    pub realized: RealizedShares,
     /// Thresholds and limits for making plans.
     pub thresholds: Thresholds,
 }
@@ -39,6 +42,7 @@ impl Default for Parameters {
             plans_max: 4,
             memory_max: None,
             cost_factor: 1.0,
+            realized: RealizedShares::default(),
             thresholds: Thresholds::default(),
         }
     }

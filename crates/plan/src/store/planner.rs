@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::considered::Considered;
+use super::considered::{Considered, LARGE_ABOVE};
 use super::controller::{Controller, Forbids, Outlook};
 use super::cost::CostModel;
 use super::decide::Decided;
@@ -43,7 +43,7 @@ mod tests;
 
 pub use decision::{Advised, DecisionSnapshot, Event, Verdict};
 pub use execute::Outcome;
-use execute::{Ended, Execution, LARGE_ABOVE, Next, OUTDATED, Plan, Purpose};
+use execute::{Ended, Execution, Next, OUTDATED, Plan, Purpose};
 use learn::Learner;
 pub use learn::{Accuracy, Observed, WaitCause, Window};
 use load::SiteLoads;
@@ -225,7 +225,7 @@ impl<K: Key> Planner<K> {
         let lag_entries = self.learner.lag_entries.clone();
         let cost = self.controller.cost.clone();
         let operators_error = self.learner.accuracy.operators.recent_error_share();
-        let parameters = self.controller.widened(self.parameters, operators_error);
+        let parameters = self.controller.widened(self.parameters, operators_error, now_ms);
         let situation = outlook.situation(&cost, &lag_entries);
         // A decision is executed on the design on which it was made.
         let decided = self.execution.is_idle().then(|| {

@@ -71,6 +71,7 @@ impl<'w, K: Key> Weighing<'w, K> {
             latency_us: (self.before.latency_us, self.before.latency_us),
             work_us: (self.before.work_us, self.before.work_us),
             takes_back: None,
+            realized: 1.0,
             benefit_us: 0.0,
             cost_us: 0.0,
             rejected: None,
@@ -99,7 +100,7 @@ impl<'w, K: Key> Weighing<'w, K> {
         let (mut plan, after) = self.weighed_with_price(None, site, operators);
         plan.redesign = Some(redesign);
         if let Some(after) = after.filter(|_| plan.rejected.is_none()) {
-            let saved_us = self.before.total_us - after.total_us;
+            let saved_us = plan.realized * (self.before.total_us - after.total_us);
             plan.rejected = if after.single_site < self.before.single_site.min(STABLE_FROM) {
                 Some(Rejected::Unstable)
             } else if saved_us < REDESIGN_GAIN_MIN * self.before.total_us {
@@ -149,7 +150,8 @@ impl<'w, K: Key> Weighing<'w, K> {
         plan.latency_us.1 = after_price.latency_us;
         plan.work_us.1 = after_price.work_us;
         plan.cost_us = cost_us * parameters.cost_factor;
-        let saved_us = before.total_us - after_price.total_us;
+        plan.realized = parameters.realized.of(&plan.operators);
+        let saved_us = plan.realized * (before.total_us - after_price.total_us);
         let is_uncertain = plan.operators.iter().any(|one| !matches!(one, Operator::Split(_)));
         let least_gain = parameters.least_gain(layout.sites().len(), is_uncertain);
         let least_us = times * least_gain * before.total_us;
@@ -173,7 +175,7 @@ impl<'w, K: Key> Weighing<'w, K> {
         } else if !situation.expected.others.is_empty() {
             // The mean saving over all expected workloads, in µs per transaction of the present one.
             let (others_us, weight) = self.saved_by_others_us(&after, &plan.operators);
-            let all_us = saved_us + others_us;
+            let all_us = saved_us + plan.realized * others_us;
             let mean_us = all_us / (1.0 + weight);
             plan.benefit_us = mean_us * situation.rate_s * parameters.horizon_s * lasts;
             if plan.net_us(parameters.lambda) <= 0.0 || all_us * lasts < least_us {

@@ -161,8 +161,12 @@ pub struct DecisionReport {
     /// The earlier change that the plan reverses, and its age, as text; `None` if the plan reverses none.
     #[serde(default)]
     pub takes_back: Option<String>,
+    /// The share (0..1) of the predicted saving that counts: what came true of the savings that were predicted for earlier
+    /// plans of this kind.
+    #[serde(default = "all")]
+    pub realized: f64,
     /// Predicted saving of all transactions within the horizon if the plan is executed, in µs: latency, and weighted
-    /// CPU time.
+    /// CPU time, as far as it counts.
     pub benefit_us: f64,
     /// Predicted time that the execution of the plan's operators takes, in µs.
     pub cost_us: f64,
@@ -175,6 +179,11 @@ pub struct DecisionReport {
     /// be chance. `None` until they are measured.
     #[serde(default)]
     pub measured_error_us: Option<f64>,
+}
+
+/// What counts of a predicted saving, in reports that do not tell it.
+fn all() -> f64 {
+    1.0
 }
 
 impl Verdict {
@@ -219,6 +228,7 @@ impl DecisionReport {
             predicted_work_us: plan.work_us,
             work_weight: CPU_WEIGHT,
             takes_back: plan.takes_back.clone(),
+            realized: plan.realized,
             benefit_us: plan.benefit_us,
             cost_us: plan.cost_us,
             verdict,
@@ -252,6 +262,9 @@ fn reason(rejected: &Rejected<Key>) -> String {
         Rejected::NoPlan(why) => why.to_string(),
         Rejected::DoesNotPay => "it saves less than it costs".to_owned(),
         Rejected::TooLittle => "it saves less than the least gain".to_owned(),
+        Rejected::WithinError => {
+            "the saving is within the error of a prediction from so many samples".to_owned()
+        }
         Rejected::Unstable => {
             "more transactions than now would find no site, and change the design again".to_owned()
         }

@@ -265,11 +265,19 @@ fn decided(decision: &DecisionReport) -> String {
         format!("; measured {before:.0} -> {after:.0}{} µs", error.unwrap_or_default())
     });
     let ((before, after), (worked, works)) = (decision.predicted_us, decision.predicted_work_us);
+    let discounted = if decision.realized < 0.995 {
+        format!(
+            " (counted: {:.0} % of what is predicted, as came true of such plans)",
+            100.0 * decision.realized
+        )
+    } else {
+        String::new()
+    };
     let takes_back =
         decision.takes_back.as_ref().map_or_else(String::new, |why| format!("    {why}\n"));
     format!(
         "{at_s:.1} s: {operators}: {verdict}\n    predicted latency {before:.0} -> {after:.0} µs{measured}, processor \
-         time {worked:.0} -> {works:.0} µs; saves {:.0} ms, costs {:.1} ms\n{takes_back}",
+         time {worked:.0} -> {works:.0} µs; saves {:.0} ms{discounted}, costs {:.1} ms\n{takes_back}",
         decision.benefit_us / 1_000.0,
         decision.cost_us / 1_000.0
     )

@@ -20,8 +20,8 @@ pub struct LatencyBaseline {
     pub regime: u64,
     /// Measured mean latency of that regime before the change.
     pub latency: Latency,
-    /// Mean latency that was predicted for after the change, in µs.
-    pub predicted_us: f64,
+    /// Mean latencies that were predicted for the design before the change and for the one after it, in µs.
+    pub predicted_us: (f64, f64),
     /// Other regimes that were expected when the change was made: the number, weight and mean latency before the
     /// change of each.
     pub others: Vec<(u64, f64, Latency)>,
@@ -34,7 +34,7 @@ impl LatencyBaseline {
     pub fn of<K>(
         regime: u64,
         latency: Latency,
-        predicted_us: f64,
+        predicted_us: (f64, f64),
         (others, latencies, span_ms): (&[OtherRegime<K>], &Latencies, u64),
     ) -> Self {
         let known = |other: &OtherRegime<K>| {

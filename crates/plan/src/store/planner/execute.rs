@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 
+use crate::store::considered::LARGE_ABOVE;
 use crate::store::guardrails::{Guardrails, inverse};
 use crate::store::layout::{Key, Layout, Operator, Site};
 use crate::store::parameters::Parameters;
@@ -104,10 +105,6 @@ pub(super) enum Next<K, C, U> {
 /// The failure of a plan that is impossible, or exceeds a limit, on the present design.
 pub(super) const OUTDATED: &str = "the design has changed since it was decided";
 
-/// Number of operators above which a plan is no unit, but the sum of the changes of many partitions: what has become
-/// impossible of it, because transactions have changed the design meanwhile, is left out. It is executed without rests,
-/// since transactions change the design back in the meantime, and later plans wait for longer instead.
-pub(super) const LARGE_ABOVE: usize = 8;
 /// Number of operators of a large plan that may fail.
 const FAILED_MAX: usize = 16;
 

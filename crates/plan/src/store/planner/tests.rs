@@ -43,6 +43,7 @@ impl Strategy<&'static str> for Scripted {
             latency_us: (900.0, 600.0),
             work_us: (40.0, 40.0),
             takes_back: None,
+            realized: 1.0,
             benefit_us: 3_000.0,
             cost_us: 100.0,
             rejected: None,

@@ -85,6 +85,7 @@ fn unpriced<K: Key>(
             latency_us: (0.0, 0.0),
             work_us: (0.0, 0.0),
             takes_back: None,
+            realized: 1.0,
             benefit_us: 0.0,
             cost_us: 0.0,
             rejected: why.map(Rejected::OnHold),

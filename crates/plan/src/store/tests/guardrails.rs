@@ -41,7 +41,7 @@ proptest! {
 /// A regime whose mean latency was so, and what was predicted.
 fn before(regime: u64, mean_us: f64) -> LatencyBaseline {
     let latency = Latency { mean_us, error_us: 5.0 };
-    LatencyBaseline { regime, latency, predicted_us: 150.0, others: Vec::new() }
+    LatencyBaseline { regime, latency, predicted_us: (200.0, 150.0), others: Vec::new() }
 }
 
 /// Latencies of a regime, from a time up to another one.

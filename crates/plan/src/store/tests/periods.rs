@@ -198,7 +198,7 @@ fn run(visits: &[(Load, u64)], warm_ms: u64, start: &Layout<u64>, seed: u64) -> 
             if now_ms.is_multiple_of(1_000) {
                 let outlook = controller.outlook(&layout, &mut dice);
                 let situation = outlook.situation(model(), &lag_entries);
-                let parameters = controller.widened(Parameters::default(), None);
+                let parameters = controller.widened(Parameters::default(), None, now_ms);
                 let decided = controller.decide(
                     &mut strategy,
                     &layout,

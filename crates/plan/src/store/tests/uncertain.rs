@@ -59,7 +59,7 @@ fn adapts(draw: impl Fn(&mut StdRng) -> Sample<u64>) -> Layout<u64> {
         let outlook = controller.outlook(&design, &mut dice);
         let cost = controller.cost.clone();
         let situation = outlook.situation(&cost, &lag_entries);
-        let parameters = controller.widened(Parameters::default(), Some(4.0));
+        let parameters = controller.widened(Parameters::default(), Some(4.0), 0);
         assert!(
             parameters.gain_uncertainty > 0.03 && parameters.cost_factor == 5.0,
             "{parameters:?}"

@@ -51,6 +51,7 @@ impl Strategy<Key> for AllAt {
                 latency_us: (is.latency_us, is.latency_us),
                 work_us: (is.work_us, is.work_us),
                 takes_back: None,
+                realized: 1.0,
                 benefit_us: 1.0,
                 cost_us: 0.0,
                 rejected: why.map(Rejected::OnHold),
