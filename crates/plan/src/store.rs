@@ -32,6 +32,7 @@ mod ranks;
 pub mod redesign;
 pub mod regimes;
 pub mod regression;
+mod removals;
 pub mod replicas;
 pub mod reservoir;
 mod significance;

@@ -26,7 +26,8 @@ use super::price::{Price, Situation, price, price_by};
 use super::ranks::Ranks;
 use super::redesign::{Masters, Redesign};
 use super::regimes::{Expected, OtherRegime};
-use super::significance::Groups;
+use super::removals::{is_many_removals, together};
+use super::significance::Subsets;
 use super::weigh::Weighing;
 use super::workload::{Accesses, CoAccess, Numbered, Sample};
 
@@ -146,9 +147,7 @@ impl<K: Key> Again<K> {
 /// weighed. The next decision draws others.
 const PLANS_WEIGHED_MAX: usize = 400;
 /// Number of plans whose saving is within its sampling error from which on a decision chooses no further ones.
-const WITHIN_ERROR_MAX: usize = 24;
-/// Maximum number of replicas that one plan removes.
-const REMOVED_AT_ONCE: usize = 32;
+const WITHIN_ERROR_MAX: usize = 12;
 
 /// Decides which plans save more than they cost. `held` returns why an operator must not be executed now. `again` has
 /// the plans that the last decision chose: those that still pay are chosen first. Without that, the best of many plans
@@ -264,7 +263,7 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
         looked.into_iter().partition(|plan| plan.rejected.is_none());
     let (mut design, mut design_price) = (layout.clone(), before.clone());
     let mut chosen = Vec::<Considered<K>>::new();
-    let groups = Groups::of(situation.samples);
+    let subsets = Subsets::of(situation.samples);
     let mut within_error = 0;
     while chosen.len() < parameters.plans_max {
         let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
@@ -286,7 +285,7 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
         });
         let Some((best, _)) = best else { break };
         let mut best = paying.remove(best);
-        if !groups.tell(&design, &best.operators, situation) {
+        if !subsets.tell(&design, &best.operators, situation) {
             best.rejected = Some(Rejected::WithinError);
             others.push(best);
             within_error += 1;
@@ -328,41 +327,6 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
     chosen.append(&mut paying);
     chosen.append(&mut others);
     Decided { considered: chosen, before, after: design_price }
-}
-
-/// Returns true if a plan is no redesign, and does nothing but remove several replicas.
-fn is_many_removals<K: Key>(plan: &Considered<K>) -> bool {
-    let removes = |one: &Operator<K>| matches!(one, Operator::RemoveReplica(..));
-    plan.redesign.is_none() && plan.operators.len() > 1 && plan.operators.iter().all(removes)
-}
-
-/// Returns the plan that removes all replicas whose removal alone saves something, those that save most first; nothing if
-/// there are fewer than two. Each may save less than the least gain: many replicas that are hardly read cost as much as a
-/// few that are read often.
-fn together<K: Key>(
-    layout: &Layout<K>,
-    single: &[Considered<K>],
-    parameters: &Parameters,
-) -> Vec<Operator<K>> {
-    let net = |plan: &Considered<K>| plan.net_us(parameters.lambda);
-    let saves = |plan: &&Considered<K>| {
-        matches!(plan.rejected, None | Some(Rejected::TooLittle)) && net(plan) > 0.0
-    };
-    let mut saving: Vec<&Considered<K>> = single.iter().filter(saves).collect();
-    saving.sort_by(|one, two| net(two).total_cmp(&net(one)));
-    saving.truncate(REMOVED_AT_ONCE);
-    if saving.len() < 2 {
-        return Vec::new();
-    }
-    let mut together = Vec::new();
-    for plan in saving {
-        together.extend(plan.operators.iter().cloned());
-        // Two replicas of a partition may each be removed alone, and not both.
-        if !parameters.thresholds.permits(layout, &together) {
-            together.truncate(together.len() - plan.operators.len());
-        }
-    }
-    together
 }
 
 /// Draws `many` samples with probability proportional to their weights. Returns their indexes in the order of the draws,

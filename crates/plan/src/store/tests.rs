@@ -33,7 +33,7 @@ fn user(n: u64) -> String {
 }
 
 /// Partitions of a thousand users each, at these masters, with replicas, over sites 0 to 3.
-fn users(of: &[(Site, &[Site])]) -> Layout<String> {
+pub(super) fn users(of: &[(Site, &[Site])]) -> Layout<String> {
     let partition = |(n, (master, replicas)): (usize, &(Site, &[Site]))| {
         let start = if n == 0 { String::new() } else { user(n as u64 * 1_000) };
         let replicas = replicas.iter().copied().collect();
@@ -43,7 +43,7 @@ fn users(of: &[(Site, &[Site])]) -> Layout<String> {
     Layout::new(of.iter().enumerate().map(partition).collect(), (0..4).collect())
 }
 
-fn writes(keys: impl IntoIterator<Item = u64>) -> Sample<String> {
+pub(super) fn writes(keys: impl IntoIterator<Item = u64>) -> Sample<String> {
     let writes: Vec<String> = keys.into_iter().map(user).collect();
     let rows = writes.len() as u32;
     Sample { reads: Vec::new(), writes, rows_read: rows, rows_written: rows }
@@ -55,7 +55,7 @@ fn scan(from: u64, rows: u32) -> Sample<String> {
 }
 
 /// A model that has learned what this store could take: a site is saturated by 100,000 rows read a second.
-fn learned() -> CostModel {
+pub(super) fn learned() -> CostModel {
     let mut model = CostModel::default();
     let mut dice = StdRng::seed_from_u64(11);
     for _ in 0..4_000 {
