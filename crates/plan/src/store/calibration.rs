@@ -11,6 +11,8 @@
 //! its squared error, as if a plan of slope 1 had been seen before any other (ridge regression). The evidence is halved in
 //! each [`HALF_LIFE_MS`], so that a kind of plan that did not pay is tried again.
 //!
+//! Large plans, redesigns, are not calibrated: there are few of them, and they have a large least saving of their own.
+//!
 //! Invariants: a share is between 0 and 1, and 1 without evidence. Evidence is bounded by [`EVIDENCE_MAX`].
 
 use super::considered::LARGE_ABOVE;
@@ -36,29 +38,27 @@ pub enum PlanKind {
     Removal,
     /// Nothing but splits and merges, which move no load.
     Bounds,
-    /// More than [`LARGE_ABOVE`] operators, not only removals: a redesign.
-    Large,
     /// A few operators that move or copy partitions.
     Small,
 }
 
 /// Number of kinds of plans.
-const KINDS: usize = 4;
+const KINDS: usize = 3;
 
 impl PlanKind {
-    /// Returns the kind of a plan with these operators.
+    /// Returns the kind of a plan with these operators; `None` for a large plan, which is not calibrated.
     #[must_use]
-    pub fn of<K>(operators: &[Operator<K>]) -> Self {
+    pub fn of<K>(operators: &[Operator<K>]) -> Option<Self> {
         let all = |is: fn(&Operator<K>) -> bool| operators.iter().all(is);
-        if all(|one| matches!(one, Operator::Split(_) | Operator::Merge(_))) {
+        Some(if all(|one| matches!(one, Operator::Split(_) | Operator::Merge(_))) {
             Self::Bounds
         } else if all(|one| matches!(one, Operator::RemoveReplica(..))) {
             Self::Removal
         } else if operators.len() > LARGE_ABOVE {
-            Self::Large
+            return None;
         } else {
             Self::Small
-        }
+        })
     }
 }
 
@@ -76,7 +76,7 @@ impl RealizedShares {
     /// Returns the share (0..1) of the predicted saving that counts for a plan with these operators.
     #[must_use]
     pub fn of<K>(&self, operators: &[Operator<K>]) -> f64 {
-        self.0[PlanKind::of(operators) as usize]
+        PlanKind::of(operators).map_or(1.0, |kind| self.0[kind as usize])
     }
 }
 
@@ -106,6 +106,7 @@ impl Calibration {
             of.predicted *= factor;
             of.realized *= factor;
         }
+        let Some(kind) = PlanKind::of(&watched.operators) else { return };
         let (before, Some(after)) = (watched.before.latency, watched.after) else { return };
         let (from_us, to_us) = watched.before.predicted_us;
         if [before.mean_us, after.mean_us, from_us, to_us].iter().any(|us| *us <= 0.0) {
@@ -115,7 +116,7 @@ impl Calibration {
         let (predicted, measured) = (saving(from_us, to_us), saving(before.mean_us, after.mean_us));
         let chance = (before.error_us / before.mean_us).hypot(after.error_us / after.mean_us);
         let weight = 1.0 / (chance.powi(2) + DRIFT.powi(2));
-        let of = &mut self.kinds[PlanKind::of(&watched.operators) as usize];
+        let of = &mut self.kinds[kind as usize];
         of.predicted += weight * predicted.powi(2);
         of.realized += weight * predicted * measured;
         let over = (of.predicted / EVIDENCE_MAX).max(1.0);

@@ -285,7 +285,9 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
         });
         let Some((best, _)) = best else { break };
         let mut best = paying.remove(best);
-        if !subsets.tell(&design, &best.operators, situation) {
+        // A redesign has a large least saving of its own.
+        let is_redesign = best.redesign.is_some();
+        if !is_redesign && !subsets.tell(&design, &best.operators, situation) {
             best.rejected = Some(Rejected::WithinError);
             others.push(best);
             within_error += 1;
