@@ -17,6 +17,7 @@ pub mod copy;
 pub mod error;
 mod fill;
 pub mod flows;
+pub mod foresight;
 mod lag;
 pub mod migration;
 pub mod morphosys;
@@ -100,7 +101,7 @@ impl Machine {
 }
 
 /// Name of each benchmark, and a description of the measured work.
-pub const BENCHMARKS: [(&str, &str); 26] = [
+pub const BENCHMARKS: [(&str, &str); 27] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -108,6 +109,7 @@ pub const BENCHMARKS: [(&str, &str); 26] = [
         "reshard",
         "a change of the shard key, against the server's own; what moves, what clients see",
     ),
+    ("foresight", "what copies of several sizes predicted, beside what came of it"),
     ("chain-fetch", "fetching by batches and through a cache, beside a loop of find_one"),
     ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
     (

@@ -65,7 +65,8 @@ fn parse_peak_mb(status: &str) -> Option<f64> {
 /// The output of a process on stderr.
 #[derive(Default)]
 struct StderrEvents {
-    progress: Vec<Progress>,
+    /// Each report of progress, with its time in ms since the Unix epoch.
+    progress: Vec<(u64, Progress)>,
     /// The phases in their order, with the start of each in ms since the Unix epoch.
     phases: Vec<(String, u64)>,
     /// Time of the last event, in ms since the Unix epoch.
@@ -102,6 +103,8 @@ pub(crate) struct Ended {
     pub output: Vec<u8>,
     /// The phases of the process in their order, with the duration of each in seconds.
     pub phases: Vec<(String, f64)>,
+    /// The reports of progress, each with its time in ms since the Unix epoch.
+    pub progress: Vec<(u64, Progress)>,
 }
 
 impl Measured {
@@ -128,7 +131,7 @@ impl Measured {
 
     /// Returns the progress reports so far.
     pub(crate) fn progress(&self) -> Vec<Progress> {
-        lock(&self.stderr_events).progress.clone()
+        lock(&self.stderr_events).progress.iter().map(|(_, one)| one.clone()).collect()
     }
 
     /// Sends SIGINT to the process, as Ctrl-C does.
@@ -168,7 +171,14 @@ impl Measured {
                 said: stderr_events.last.join("\n"),
             });
         }
-        Ok(Ended { wall_s, cpu_s, peak_mb: self.peak_mb, output, phases: stderr_events.phases() })
+        Ok(Ended {
+            wall_s,
+            cpu_s,
+            peak_mb: self.peak_mb,
+            output,
+            phases: stderr_events.phases(),
+            progress: stderr_events.progress,
+        })
     }
 
     /// Updates the peak memory. Returns the final CPU time in seconds once the process has ended, and `None` before.
@@ -203,7 +213,7 @@ fn listen(stderr: impl Read, to: &Mutex<StderrEvents>) {
             stderr_events.at_ms = at_ms;
             match body {
                 Body::Progress(progress) => {
-                    stderr_events.progress.push(*progress);
+                    stderr_events.progress.push((at_ms, *progress));
                     continue;
                 }
                 Body::Phase { to, .. } => stderr_events.phases.push((to, at_ms)),

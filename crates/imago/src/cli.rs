@@ -46,6 +46,8 @@ pub struct Cli {
 pub enum Verb {
     /// List jobs, show their state and control them, from any machine.
     Job(cmd::job::Args),
+    /// Show how many of the predictions of earlier jobs came true.
+    Foresight(cmd::foresight::Args),
     /// Start, inspect and stop real clusters on this machine, and inject faults into them.
     Testbed(cmd::testbed::Args),
     /// Copy live collections to another cluster, and follow them there.
@@ -90,6 +92,7 @@ impl Verb {
     pub async fn run(self, context: &Context) -> Result<(), Failure> {
         match self {
             Verb::Job(args) => cmd::job::run(args, context).await,
+            Verb::Foresight(args) => cmd::foresight::run(args, context).await,
             Verb::Testbed(args) => cmd::testbed::run(args, context).await,
             Verb::Copy(args) => cmd::copy::run(args, context).await,
             Verb::Cutover(args) => Box::pin(cmd::cutover::run(args, context)).await,

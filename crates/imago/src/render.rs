@@ -129,10 +129,19 @@ pub fn line(progress: &Progress) -> String {
     parts.extend(progress.rate_bytes_s.map(|rate| format!("{}/s", bytes(rate))));
     parts.extend(progress.rate_documents_s.map(|rate| format!("{rate:.0} documents/s")));
     parts.extend(progress.lag_ms.map(|lag_ms| format!("lag {}", duration(lag_ms))));
-    parts.extend(progress.eta_ms.map(|eta_ms| format!("ETA {}", duration(eta_ms))));
+    parts.extend(eta(progress).map(|eta| format!("ETA {eta}")));
     parts.extend(progress.blocked_by.as_ref().map(|cause| format!("blocked: {cause}")));
     parts.retain(|part| !part.is_empty());
     parts.join("  ")
+}
+
+/// Formats the expected time until the end and its 90 % interval, `42 s (35 s to 1 min 02 s)`; `None` if it is unknown.
+pub fn eta(progress: &Progress) -> Option<String> {
+    let expected = duration(progress.eta_ms?);
+    Some(match progress.eta_interval_ms {
+        Some((low, high)) => format!("{expected} ({} to {})", duration(low), duration(high)),
+        None => expected,
+    })
 }
 
 /// Formats a number with commas between groups of three digits: `1234567` as `1,234,567`.
@@ -200,11 +209,12 @@ mod tests {
             rate_bytes_s: Some(10_000_000.0),
             lag_ms: Some(230),
             eta_ms: Some(125_000),
+            eta_interval_ms: Some((101_000, 162_000)),
             blocked_by: Some("secondary lag 12 s over the limit 10 s".to_owned()),
             ..Progress::default()
         };
         let expected = "copy  50,000/200,000 documents (25 %)  51.2 MB  10.0 MB/s  \
-                        9800 documents/s  lag 0.2 s  ETA 2 min 05 s  \
+                        9800 documents/s  lag 0.2 s  ETA 2 min 05 s (1 min 41 s to 2 min 42 s)  \
                         blocked: secondary lag 12 s over the limit 10 s";
         assert_eq!(line(&progress), expected);
     }

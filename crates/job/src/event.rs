@@ -100,8 +100,11 @@ pub struct Progress {
     pub changes_applied: u64,
     /// Lag of the applied changes relative to the source, in milliseconds; `None` if unknown.
     pub lag_ms: Option<u64>,
-    /// Estimated time from now until the phase ends, in milliseconds; `None` if unknown.
+    /// Expected time from now until the job's work is done, in milliseconds: until a copy has caught up with the source, or
+    /// until a reshard has committed. `None` if unknown.
     pub eta_ms: Option<u64>,
+    /// The 90 % interval of `eta_ms`, in milliseconds; `None` if unknown.
+    pub eta_interval_ms: Option<(u64, u64)>,
     /// Smoothed rate of processed documents, in documents per second; `None` if unknown.
     pub rate_documents_s: Option<f64>,
     /// Smoothed rate of processed bytes, in bytes per second; `None` if unknown.

@@ -18,6 +18,7 @@ pub mod id;
 pub mod journal;
 pub mod limits;
 pub mod ownership;
+pub mod prediction;
 pub mod record;
 pub mod render;
 pub mod reporter;

@@ -11,6 +11,7 @@ use crate::error::JournalError;
 use crate::event::Progress;
 use crate::id::JobId;
 pub use crate::limits::{Limits, ZeroLimit};
+use crate::prediction::Prediction;
 use crate::state::State;
 
 /// The persisted form of a job: request, state, owner, the operator's requests, progress and checkpoint.
@@ -41,6 +42,9 @@ pub struct Record {
     pub limits: Limits,
     /// The job's progress at its last save; `None` before the first.
     pub progress: Option<Progress>,
+    /// The quantities that the job predicted, with the values that it measured later.
+    #[serde(default)]
+    pub predictions: Vec<Prediction>,
     /// The state from which the operation can resume, in a format of the operation; opaque to all other code.
     pub checkpoint: Value,
 }
@@ -79,6 +83,8 @@ pub struct Update {
     pub state: Option<State>,
     /// The new progress of the job.
     pub progress: Option<Progress>,
+    /// All predictions of the job, which replace those in the record.
+    pub predictions: Option<Vec<Prediction>>,
     /// The new state from which the operation can resume, in a format of the operation.
     pub checkpoint: Option<Value>,
 }
@@ -119,6 +125,7 @@ impl Record {
             control: Requested::default(),
             limits: Limits::default(),
             progress: None,
+            predictions: Vec::new(),
             checkpoint: Value::Null,
         }
     }
@@ -168,6 +175,9 @@ impl Record {
         }
         if let Some(progress) = &update.progress {
             self.progress = Some(progress.clone());
+        }
+        if let Some(predictions) = &update.predictions {
+            self.predictions.clone_from(predictions);
         }
         if let Some(checkpoint) = &update.checkpoint {
             self.checkpoint = checkpoint.clone();
@@ -312,8 +322,8 @@ mod tests {
         let mut record = Record::new("copy", Value::Null, 0);
         let epoch = record.claim("a", 0, 1).unwrap();
         let before = record.clone();
-        let illegal =
-            Update { state: Some(State::Done), checkpoint: Some(1.into()), progress: None };
+        let (state, checkpoint) = (Some(State::Done), Some(1.into()));
+        let illegal = Update { state, checkpoint, ..Update::default() };
         assert!(matches!(record.save(epoch, &illegal, 2), Err(JournalError::Transition { .. })));
         let zero = Limits { documents_s: Some(0), ..Limits::default() };
         assert!(matches!(record.request(&Request::Limits(zero), 2), Err(JournalError::Limit(_))));

@@ -22,6 +22,7 @@ use crate::event::Body;
 use crate::id::JobId;
 use crate::journal::{Journal, JournalError, OperatorRequests, Update};
 use crate::ownership::{Moment, Ownership};
+use crate::prediction::{Interval, PREDICTIONS_MAX, Prediction};
 use crate::record::{Record, Requested};
 use crate::reporter::{Events, Reporter};
 use crate::retry::{Budget, RetryError, retry};
@@ -96,6 +97,7 @@ struct Shared {
     reporter: Reporter,
     ownership: Ownership,
     timing: OwnerTiming,
+    predictions: std::sync::Mutex<Vec<Prediction>>,
     /// The job's state in the journal; `None` after the end of the run. The lock is held during a save, so that saves
     /// reach the journal in the order in which they are made.
     state: Mutex<Option<State>>,
@@ -126,9 +128,12 @@ impl Run {
             control,
             ownership,
             timing,
+            predictions: std::sync::Mutex::new(record.predictions.clone()),
             state: Mutex::new(Some(record.state.clone())),
             claimed: record,
         });
+        // What another process predicted, before the job waited for this one, cannot come true.
+        shared.withdraw_times();
         // Requests from before the claim take effect from the first step on.
         shared.send_heartbeat().await?;
         let heartbeat = tokio::spawn(heartbeats(Arc::clone(&shared)));
@@ -193,6 +198,27 @@ impl Run {
         self.shared.save(&mut state, &update, &Control::default()).await.map(drop)
     }
 
+    /// Records that the quantity `name` was predicted at `at_ms`, in milliseconds since the Unix epoch; the heartbeat saves
+    /// it. A quantity that is predicted already, or one beyond [`PREDICTIONS_MAX`], is not recorded. Returns true if it was.
+    pub fn predict(&self, name: &str, predicted: Interval, at_ms: u64) -> bool {
+        let mut all = self.shared.lock_predictions();
+        let is_new = all.len() < PREDICTIONS_MAX && all.iter().all(|one| one.name != name);
+        if is_new {
+            let name = name.to_owned();
+            all.push(Prediction { name, predicted, at_ms, realized: None });
+        }
+        is_new
+    }
+
+    /// Records the measured value of the predicted quantity `name`, unless there is no such prediction, or it has one. `value`
+    /// gets the time of the prediction, in milliseconds since the Unix epoch.
+    pub fn realize(&self, name: &str, value: impl FnOnce(u64) -> f64) {
+        let mut all = self.shared.lock_predictions();
+        if let Some(one) = all.iter_mut().find(|one| one.name == name && one.realized.is_none()) {
+            one.realized = Some(value(one.at_ms));
+        }
+    }
+
     /// Ends the run: saves the final state, ends the ownership of the job, and reports the end. After an interruption
     /// or a handover the state stays unchanged, so that the job can be resumed. A run that was taken over or has lost
     /// its journal saves nothing.
@@ -222,7 +248,8 @@ impl Run {
             shared.save(&mut state, &update, &unstopped).await?;
         }
         let progress = shared.reporter.latest_progress();
-        let update = Update { state: last, progress, checkpoint: None };
+        let predictions = Some(shared.predictions());
+        let update = Update { state: last, progress, predictions, checkpoint: None };
         shared.save(&mut state, &update, &unstopped).await?;
         retry("end the ownership of the job", &FINAL_SAVE_RETRY, &unstopped, is_transient, |_| {
             shared.journal.release(&shared.id, shared.epoch)
@@ -285,6 +312,20 @@ impl Shared {
         Ok(asked)
     }
 
+    fn lock_predictions(&self) -> std::sync::MutexGuard<'_, Vec<Prediction>> {
+        // Every change is a single step, so the list is consistent even after a panic.
+        self.predictions.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn predictions(&self) -> Vec<Prediction> {
+        self.lock_predictions().clone()
+    }
+
+    /// Removes the predicted times that are not measured yet: they are those of a job that runs without a pause.
+    fn withdraw_times(&self) {
+        self.lock_predictions().retain(|one| one.realized.is_some() || !one.is_time());
+    }
+
     fn taken_over(&self) {
         self.control.stop(Stop::TakenOver(format!("job {} has a new owner", self.id)));
     }
@@ -295,7 +336,8 @@ impl Shared {
         if state.is_none() {
             return Ok(());
         }
-        let update = Update { progress: self.reporter.latest_progress(), ..Update::default() };
+        let (progress, predictions) = (self.reporter.latest_progress(), Some(self.predictions()));
+        let update = Update { progress, predictions, ..Update::default() };
         // Not retried: the next heartbeat is the retry.
         let asked = self.save_once(&update).await?;
         self.control.throttle().set(asked.limits).map_err(JournalError::from)?;
@@ -318,6 +360,7 @@ impl Shared {
             self.save(state, &update, &self.control).await?;
         }
         self.control.request(Requested::Pause);
+        self.withdraw_times();
         self.reporter.emit(Body::Paused { cause: "paused by the operator".to_owned() });
         Ok(())
     }

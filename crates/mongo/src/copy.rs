@@ -50,7 +50,9 @@ mod create;
 pub mod cutover;
 mod differences;
 mod follow;
+mod forecast;
 mod functions;
+mod predictions;
 pub mod preflight;
 mod prepare;
 pub mod repair;
@@ -66,6 +68,8 @@ use checkpoints::CheckpointSaver;
 pub use claim::{claim, describe_state, owner_timing, take_over};
 pub use create::{FollowedCollections, create};
 use follow::FollowOutcome;
+pub use predictions::COPY_S;
+pub(crate) use predictions::{predict_reshard, realize_end};
 use report::CopyProgress;
 pub use retention::restore_retention;
 use state::note;
@@ -335,6 +339,7 @@ impl CopyJob<'_> {
             counters: Arc::clone(&self.counters),
             route: options.route.clone(),
         };
+        self.predict_bytes();
         for _ in 0..options.workers {
             let worker = worker.clone();
             self.workers.spawn(async move { worker.run().await });
@@ -345,6 +350,7 @@ impl CopyJob<'_> {
                 ended.expect("a worker neither panics nor is aborted")?;
             }
         }
+        self.realize_bytes();
         Ok(())
     }
 

@@ -19,8 +19,8 @@ use imago_bench::morphosys::Of;
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{
-    BENCHMARKS, Size, adapt, chain_fetch, copy, flows, placement, replay, reshard, schedule,
-    sophia, store, verify,
+    BENCHMARKS, Size, adapt, chain_fetch, copy, flows, foresight, placement, replay, reshard,
+    schedule, sophia, store, verify,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -104,6 +104,9 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
         }
         Benchmark::Reshard(resharding) => {
             json!(reshard::run(resharding.size(), &commands).await?)
+        }
+        Benchmark::Foresight(documents) => {
+            json!(foresight::run(documents.size(), &commands).await?)
         }
         Benchmark::ChainFetch(asked) => json!(chain_fetch::run(asked.size()).await?),
         Benchmark::Placement(chunks) => json!(placement(chunks).await?),

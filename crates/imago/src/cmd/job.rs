@@ -4,6 +4,7 @@
 //! A request is recorded there and executed by the process that runs the job, so every answer reports whether
 //! there is one.
 
+mod changes;
 mod view;
 
 use std::sync::Arc;
@@ -25,12 +26,11 @@ use serde::Serialize;
 
 use crate::cmd;
 use crate::cmd::copy::{Ends, WorkArgs, connect, options, work};
-use crate::cmd::limit::{self, Limit};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
 use crate::cmd::process::process;
-use crate::cmd::speed::Pacing;
+use changes::Changes;
 use view::View;
 
 /// The command's arguments.
@@ -46,6 +46,8 @@ enum Action {
     List(JournalArgs),
     /// Show a job's activity, progress, obstacles and possible next steps.
     Status(JobArgs),
+    /// Show what a job predicted, with 90 % intervals, and what came of it.
+    Report(JobArgs),
     /// Resume a job that no process works at: it died, was interrupted, or was paused.
     Resume(Resume),
     /// Share the bulk copy of a job that another process leads: copy slices until none is left.
@@ -123,43 +125,6 @@ struct Work {
     workers: u8,
 }
 
-/// Limits to change; the others stay as they are.
-#[derive(Debug, clap::Args)]
-#[group(required = true, multiple = true)]
-struct Changes {
-    /// Documents per second, or none.
-    #[arg(long, value_name = "N|none", value_parser = limit::whole)]
-    documents_s: Option<Limit>,
-    /// Bytes per second, or none.
-    #[arg(long, value_name = "N|none", value_parser = limit::whole, conflicts_with = "mb_s")]
-    bytes_s: Option<Limit>,
-    /// Megabytes (1,000,000 bytes) per second, or none; for example 2.5.
-    #[arg(long, value_name = "N|none", value_parser = limit::millions)]
-    mb_s: Option<Limit>,
-    /// Wait while a secondary of the destination lags by more than this many seconds; or none.
-    #[arg(long, value_name = "N|none", value_parser = limit::thousands)]
-    secondary_lag_s: Option<Limit>,
-    /// Pace of the job while clients use the clusters.
-    #[arg(long, value_enum, value_name = "HOW")]
-    pace: Option<Pacing>,
-    /// Factor by which the job may slow down the slowest replies to clients.
-    #[arg(long, value_name = "TIMES", value_parser = limit::times)]
-    max_slowdown: Option<u32>,
-}
-
-impl Changes {
-    fn applied_to(&self, limits: Limits) -> Limits {
-        let bytes_s = self.bytes_s.or(self.mb_s);
-        Limits {
-            documents_s: self.documents_s.map_or(limits.documents_s, |limit| limit.0),
-            bytes_s: bytes_s.map_or(limits.bytes_s, |limit| limit.0),
-            secondary_lag_ms: self.secondary_lag_s.map_or(limits.secondary_lag_ms, |limit| limit.0),
-            is_paced: self.pace.map_or(limits.is_paced, Pacing::is_gentle),
-            slowdown_percent: self.max_slowdown.or(limits.slowdown_percent),
-        }
-    }
-}
-
 /// Returns the journal of jobs in the cluster that `--to` names.
 pub async fn journal(kept: &JournalArgs) -> Result<Arc<MongoJournal>, Failure> {
     let endpoint = Endpoint::connect(&kept.to, "destination").await?;
@@ -179,6 +144,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
             Action::Resume(_) | Action::Work(_) => unreachable!("dealt with above"),
             Action::List(kept) => list(&kept, context).await,
             Action::Status(one) => status(&one, context).await,
+            Action::Report(one) => cmd::foresight::report(&one, context).await,
             Action::Pause(one) => pause(&one, context).await,
             Action::Cancel(it) => cancel(&it, context).await,
             Action::Set(set) => change(&set, context).await,

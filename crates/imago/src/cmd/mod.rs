@@ -8,6 +8,7 @@ pub mod completions;
 pub mod copy;
 pub mod cutover;
 pub mod demo;
+pub mod foresight;
 pub mod job;
 pub mod limit;
 pub mod load;

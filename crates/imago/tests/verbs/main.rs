@@ -14,6 +14,7 @@ mod cutover;
 mod demo;
 mod faults;
 mod flows_real;
+mod foresight;
 mod job;
 mod load;
 mod process;

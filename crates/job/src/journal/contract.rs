@@ -5,6 +5,7 @@ use serde_json::json;
 use super::{Journal, JournalError, OperatorRequests, Request, Update};
 use crate::event::Progress;
 use crate::id::JobId;
+use crate::prediction::{Interval, Prediction};
 use crate::record::{Limits, Record, Requested};
 use crate::state::State;
 
@@ -95,15 +96,23 @@ async fn what_is_saved_is_loaded(journal: &dyn Journal) {
     let id = created(journal, 4_000).await.id;
     let epoch = claimed(journal, &id, NEVER).await;
     let progress = Progress { documents_done: 7, rate_bytes_s: Some(0.5), ..Progress::default() };
+    let predicted = Prediction {
+        name: "copy_s".to_owned(),
+        predicted: Interval::within(86.5, 1.5),
+        at_ms: 1_764_460_800_000,
+        realized: None,
+    };
     let update = Update {
         state: Some(running("copy")),
         progress: Some(progress.clone()),
+        predictions: Some(vec![predicted.clone()]),
         checkpoint: Some(json!({"token": "x", "slices": [1, 2]})),
     };
     journal.save(&id, epoch, &update).await.expect("the owner saves");
     let record = load(journal, &id).await;
     assert_eq!(record.state, running("copy"));
     assert_eq!(record.progress, Some(progress));
+    assert_eq!(record.predictions, [predicted]);
     assert_eq!(record.checkpoint, json!({"token": "x", "slices": [1, 2]}));
 }
 

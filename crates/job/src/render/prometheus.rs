@@ -124,6 +124,9 @@ fn record_progress(kind: &str, progress: &Progress) {
     gauge!(format!("imago_{kind}_documents_expected")).set(known(progress.documents_total));
     gauge!(format!("imago_{kind}_bytes_expected")).set(known(progress.bytes_total));
     gauge!(format!("imago_{kind}_eta_seconds")).set(seconds(progress.eta_ms));
+    let bound = |bound: fn((u64, u64)) -> u64| seconds(progress.eta_interval_ms.map(bound));
+    gauge!(format!("imago_{kind}_eta_low_seconds")).set(bound(|(low, _)| low));
+    gauge!(format!("imago_{kind}_eta_high_seconds")).set(bound(|(_, high)| high));
     counter!("imago_change_applied_total").absolute(progress.changes_applied);
     gauge!("imago_change_lag_seconds").set(seconds(progress.lag_ms));
     gauge!("imago_job_blocked", &of_kind).set(flag(progress.blocked_by.is_some()));

@@ -14,8 +14,8 @@ use super::checkpoints::CheckpointSaver;
 use super::report::CopyProgress;
 use super::state::start_of;
 use super::{
-    Clusters, CopyJob, CutOver, Options, State, catalog, plan_with, retention, retry_transient,
-    save,
+    Clusters, CopyJob, CutOver, Options, State, catalog, plan_with, predictions, retention,
+    retry_transient, save,
 };
 use crate::copy::preflight::{self, Plan, Planned};
 use crate::copy::prepare::{prepare, prepare_joined};
@@ -26,6 +26,7 @@ use crate::replicate::monitor::{self, Applied};
 use crate::replicate::pair::Pair;
 use crate::server::block;
 use crate::server::collection::Definition;
+use crate::state::journal::MongoJournal;
 use crate::state::leases::Leases;
 
 impl<'a> CopyJob<'a> {
@@ -100,6 +101,18 @@ impl<'a> CopyJob<'a> {
             run.reporter().clone(),
             Arc::clone(&applied),
         );
+        let entries = plan.collections.iter().filter(|one| one.gone.is_none());
+        let entries = entries.map(|one| one.size.documents * one.indexes as u64).sum();
+        let applied_before = shown_before(run).changes_applied;
+        let mut progress = CopyProgress::new(total, copied_before, applied_before, entries);
+        let journal = MongoJournal::new(clusters.destination.clone());
+        progress.widening = predictions::widening(&journal).await;
+        if progress.widening > 1.0 && !copied.is_all {
+            run.reporter().decision(
+                format!("intervals of the end are {:.1} times as wide", progress.widening),
+                "too few of those of earlier jobs contained it: see `imago foresight`",
+            );
+        }
         Ok(Self {
             applied,
             _watches: watches,
@@ -116,7 +129,7 @@ impl<'a> CopyJob<'a> {
             workers: JoinSet::new(),
             coordinator,
             route: None,
-            progress: CopyProgress::new(total, copied_before, shown_before(run).changes_applied),
+            progress,
             checkpoints: CheckpointSaver::new(),
         })
     }

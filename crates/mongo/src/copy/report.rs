@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use imago_job::eta::Meter;
 use imago_job::event::{Flow, Progress};
+use imago_job::prediction::Interval;
 
 use super::follow::CAUGHT_UP_MS;
+use super::forecast::{self, Phase, Work};
 use super::{CopyJob, KIND};
 use crate::replicate::route::{Reader, Route};
 
@@ -24,18 +26,81 @@ pub(super) struct CopyProgress {
     pub(super) copied_before: (u64, u64),
     /// Number of changes that earlier processes of the job applied.
     pub(super) applied_before: u64,
+    /// Number of index entries that are built after the bulk.
+    pub(super) entries: u64,
     pub(super) meter: Meter,
     pub(super) reported: Instant,
     pub(super) began: Instant,
+    /// Time for which this process has copied the bulk.
+    pub(super) copied_for: Duration,
+    /// Time at which the build of indexes began, and that at which the comparison of documents began.
+    pub(super) index_began: Option<Instant>,
+    pub(super) compare_began: Option<Instant>,
+    /// True if all documents are compared after the copy has caught up.
+    pub(super) compares: bool,
+    /// True once the copy has caught up: it then follows the source, without an end.
+    pub(super) is_caught_up: bool,
+    /// Factor by which the interval of the end is widened, on a logarithmic scale.
+    pub(super) widening: f64,
 }
 
 impl CopyProgress {
     /// Creates the progress of a process that copies `total` (estimated documents and bytes), of which
-    /// `copied_before` are copied already.
-    pub fn new(total: (u64, u64), copied_before: (u64, u64), applied_before: u64) -> Self {
+    /// `copied_before` are copied already, and then builds `entries` entries of indexes.
+    pub fn new(
+        total: (u64, u64),
+        copied_before: (u64, u64),
+        applied_before: u64,
+        entries: u64,
+    ) -> Self {
         let now = Instant::now();
-        let meter = Meter::new(5_000);
-        Self { total, copied_before, applied_before, meter, reported: now, began: now }
+        Self {
+            total,
+            copied_before,
+            applied_before,
+            entries,
+            meter: Meter::new(5_000),
+            reported: now,
+            began: now,
+            copied_for: Duration::ZERO,
+            index_began: None,
+            compare_began: None,
+            compares: false,
+            is_caught_up: false,
+            widening: 1.0,
+        }
+    }
+
+    /// Returns the time that is left of a bulk that is larger than was estimated, in milliseconds: a small share of what has
+    /// passed.
+    fn beyond_total_ms(&self) -> Interval {
+        let copied_ms = 1_000.0 * self.copied_for.as_secs_f64();
+        Interval::new(0.0, 0.02 * copied_ms, 0.2 * copied_ms)
+    }
+
+    /// Returns the time until the work is done, in seconds; `None` if it cannot be estimated, or if the job follows the
+    /// source without an end. `done` is the number of bytes copied, and `lag_ms` the lag of the applied changes, in
+    /// milliseconds.
+    fn left_s(
+        &self,
+        done: u64,
+        (is_copied, is_indexed): (bool, bool),
+        lag_ms: u64,
+    ) -> Option<Interval> {
+        let passed_s = |since: Instant| since.elapsed().as_secs_f64();
+        let phase = match (self.compare_began, self.index_began) {
+            (Some(since), _) => Phase::Compare(passed_s(since)),
+            _ if self.is_caught_up => return None,
+            _ if !is_copied => {
+                let beyond = || (done >= self.total.1).then(|| self.beyond_total_ms());
+                Phase::Copy(self.meter.left_ms(Some(self.total.1)).or_else(beyond))
+            }
+            (None, Some(since)) if !is_indexed => Phase::Index(passed_s(since)),
+            _ if !is_indexed => Phase::Index(0.0),
+            _ => Phase::CatchUp,
+        };
+        let compared_s = self.compares.then_some(self.copied_for.as_secs_f64());
+        forecast::left_s(phase, Work { entries: self.entries, lag_ms, compared_s })
     }
 
     /// Returns true if the next report is due.
@@ -63,6 +128,17 @@ impl CopyJob<'_> {
         let now_ms = u64::try_from(self.progress.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.progress.meter.observe(now_ms, done.1);
         let is_copied = self.coordinator.is_copied();
+        if !is_copied {
+            self.progress.copied_for = self.progress.began.elapsed();
+        }
+        let phases = (is_copied, self.state.is_indexed);
+        let left = self.progress.left_s(done.1, phases, progress.behind_ms);
+        let left = left.map(|left| left.widened(self.progress.widening));
+        self.predict_end(done.1, left);
+        let is_copy = self.run.record().kind == KIND;
+        if is_copied && self.state.is_indexed && is_copy && progress.behind_ms <= CAUGHT_UP_MS {
+            self.realize_end();
+        }
         let mut obstacles = Vec::new();
         if !is_copied {
             obstacles.push("the bulk is not copied yet".to_owned());
@@ -96,11 +172,8 @@ impl CopyJob<'_> {
             bytes_total: Some(self.progress.total.1.max(done.1)),
             changes_applied: self.progress.applied_before + progress.changes_applied,
             lag_ms: Some(progress.lag_ms),
-            eta_ms: if is_copied {
-                None
-            } else {
-                self.progress.meter.eta_ms(Some(self.progress.total.1))
-            },
+            eta_ms: left.map(|left| whole_ms(left.expected)),
+            eta_interval_ms: left.map(|left| (whole_ms(left.low), whole_ms(left.high))),
             rate_bytes_s: rate,
             rate_documents_s: rate.map(|rate| rate * ratio(done.0, done.1)),
             blocked_by,
@@ -133,6 +206,12 @@ impl CopyJob<'_> {
             ..shown
         });
     }
+}
+
+/// Returns seconds as whole milliseconds, at least one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a bounded time")]
+fn whole_ms(s: f64) -> u64 {
+    ((s * 1_000.0) as u64).max(1)
 }
 
 /// Returns the number of bytes that this process sent from each shard to each other one, the largest flows first, at

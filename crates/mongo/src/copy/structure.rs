@@ -36,6 +36,7 @@ impl CopyJob<'_> {
     /// # Errors
     /// Returns an error that ends the job, such as a unique index that the source's own documents violate.
     pub async fn build_indexes(&mut self, besides: Option<Document>) -> Result<()> {
+        self.predict_indexes();
         let suspension = self.suspension();
         let (mut plain, mut unique) = (Vec::new(), Vec::new());
         let (pairs, control) = (Arc::clone(&self.pairs), self.run.control().clone());
@@ -97,6 +98,7 @@ impl CopyJob<'_> {
             self.match_structure_with_retries(ns).await?;
         }
         self.state.is_indexed = true;
+        self.realize_indexes();
         self.save().await
     }
 

@@ -198,6 +198,7 @@ async fn work(cluster: &Endpoint, run: &Run, options: &Options) -> Result<Outcom
     if spec.engine == Engine::Native {
         return native::work(cluster, run, &spec).await;
     }
+    copy::predict_reshard(run, spec.reshard.predicted_s, spec.reshard.paced_s);
     let mut state = copy::state_of(run.record())?;
     if let Some(late_writes) = conclude_earlier_rename(cluster, run, &spec, &mut state).await? {
         return finish(cluster, run, &spec, began, 0, Err(late_writes)).await;
@@ -285,7 +286,10 @@ async fn commit_in_attempts(
             commit(run, spec, &mut copying, cluster, options.block, block_max).await
         };
         match done.await {
-            Ok(Some(done)) => return Ok(done),
+            Ok(Some(done)) => {
+                copy::realize_end(run);
+                return Ok(done);
+            }
             Ok(None) => {
                 run.reporter().warning(
                     "drain_too_long",
@@ -357,6 +361,9 @@ async fn fill(
     let reporter = Some(run.reporter().clone());
     let mut copying = begin(clusters, run, options, AWAIT_MAX, state).await?;
     let watched = vec![SparedCluster::of(cluster, ns)];
+    if options.verify.is_some() {
+        copying.expect_comparison();
+    }
     let _pace = pace::watch(watched, run.control().clone(), reporter);
     let filled = async {
         if !copying.coordinator.is_copied() {
@@ -391,6 +398,7 @@ async fn fill(
         };
         let Some(mode) = &options.verify else { return Ok((0, tried)) };
         run.enter("verify").await?;
+        copying.begin_comparison();
         let route = route_of(run.record(), &clusters.destination).await?;
         Ok((check::check(&mut copying, mode, route).await?, tried))
     };

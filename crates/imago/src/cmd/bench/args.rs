@@ -26,6 +26,9 @@ pub enum Benchmark {
     /// A change of the shard key, beside the server's own; and what clients notice of it.
     #[command(after_help = QUICK)]
     Reshard(Resharding),
+    /// What copies of several sizes predicted, beside what came of it.
+    #[command(after_help = QUICK)]
+    Foresight(Documents),
     /// Fetching of a chained job, beside a loop of `find_one`.
     #[command(after_help = QUICK)]
     ChainFetch(super::fetching::Fetching),

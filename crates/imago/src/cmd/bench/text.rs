@@ -39,6 +39,10 @@ pub fn text(report: &Value) -> String {
 /// Lists of a report that are shown as tables: the name of the list, and the columns of its table.
 const TABLES: &[(&str, &[&str])] = &[
     (
+        "predictions",
+        &["name", "predicted", "realized", "inside", "median_error", "bias", "widening"],
+    ),
+    (
         "learned",
         &[
             "scans",

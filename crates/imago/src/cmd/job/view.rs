@@ -6,7 +6,7 @@ use imago_job::state::State;
 use imago_mongo::copy::{CatalogChanges, SourceBlock, state_of};
 use serde::Serialize;
 
-use crate::render::{bytes, duration, grouped, line};
+use crate::render::{bytes, duration, eta, grouped, line};
 
 /// A job's record, with the state derived from it at a given time.
 #[derive(Debug, Serialize)]
@@ -166,8 +166,8 @@ impl View {
             facts.push(("progress", line(progress)));
             facts.push(("lag", or_unknown(progress.lag_ms)));
             // An estimate is valid only while the process that made it runs the job.
-            let eta_ms = progress.eta_ms.filter(|_| self.is_worked_at && !state.is_final());
-            facts.push(("ETA", or_unknown(eta_ms)));
+            let eta = eta(progress).filter(|_| self.is_worked_at && !state.is_final());
+            facts.push(("ETA", eta.unwrap_or_else(|| "unknown".to_owned())));
             let obstacles = progress.cutover_obstacles.join("; ");
             match progress.cutover_ready.filter(|_| self.is_worked_at) {
                 Some(true) => facts.push(("cut-over", "may be done now".to_owned())),

@@ -1,0 +1,136 @@
+//! Benchmark of predictions: copies of several sizes from one replica set to another, and what each predicted beside what came
+//! of it.
+//!
+//! Each copy keeps its predictions in its job's record ([`imago_job::prediction`]), from which the quality of each kind
+//! follows. Besides, each report of progress has the interval of the time that is left: of those from a tenth of the bulk on,
+//! the share is counted that contains the time at which the copy had caught up.
+
+use bson::doc;
+use imago_job::id::JobId;
+use imago_job::journal::Journal as _;
+use imago_job::prediction::{Prediction, Quality};
+use imago_mongo::copy::COPY_S;
+use imago_mongo::state::journal::MongoJournal;
+use serde::Serialize;
+
+use crate::cluster_pair::{COLL, ClusterPair, DB, require};
+use crate::error::{Error, Result};
+use crate::fill;
+use crate::process::{Ended, Measured};
+use crate::replay::job_of;
+use crate::subject::{self, Subject};
+use crate::{Header, Size, cluster_pair};
+
+/// Sizes of the copied collections, as parts of the largest one.
+const PARTS: [u64; 3] = [4, 2, 1];
+/// Share of the bulk from which on the interval of the time that is left should hold: one tenth.
+const FROM: u64 = 10;
+
+/// The measurements.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The benchmark, its size, and the machine.
+    #[serde(flatten)]
+    pub header: Header<Size>,
+    /// The quality of the predictions of each kind.
+    pub predictions: Vec<Quality>,
+    /// Number of reports of progress from a tenth of the bulk on that had an interval of the time that is left.
+    pub reports: usize,
+    /// Share (0..1) of these whose interval contained the time at which the copy had caught up.
+    pub reports_inside: f64,
+    /// Share (0..1) of reports of progress from a tenth of the bulk on that had an interval.
+    pub reports_told: f64,
+    /// What each copy predicted, and what came of it, in the order of the copies.
+    pub copies: Vec<Copied>,
+}
+
+/// One copy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Copied {
+    /// Number of copied documents.
+    pub documents: u64,
+    /// What it predicted, and what came of it.
+    pub predictions: Vec<Prediction>,
+}
+
+/// Runs the benchmark and returns its report.
+///
+/// # Errors
+/// Returns an error if a cluster cannot be started, or a copy fails or is wrong.
+#[crate::boxed]
+pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
+    let least = PARTS[0] * 2;
+    if size.documents < least || size.runs == 0 {
+        return Err(Error::Size(format!("predictions need at least {least} documents and 1 run")));
+    }
+    let clusters = ClusterPair::start().await?;
+    let mut copies = Vec::new();
+    let (mut reports, mut told, mut inside) = (0, 0, 0);
+    for part in PARTS {
+        let documents = size.documents / part;
+        clusters.source.run(DB, doc! {"dropDatabase": 1}).await?;
+        fill::send(&clusters.source, DB, &fill::inserts(Size { documents, ..size })?).await?;
+        let index = doc! {"key": {"productID": 1}, "name": "productID_1"};
+        clusters.source.run(DB, doc! {"createIndexes": COLL, "indexes": [index]}).await?;
+        for _ in 0..size.runs {
+            let (copied, ended) = one(&clusters, documents, commands).await?;
+            let (seen, with, within) = judged(&copied, &ended);
+            (reports, told, inside) = (reports + seen, told + with, inside + within);
+            copies.push(copied);
+        }
+    }
+    Ok(Report {
+        header: Header::with_servers("foresight", size, cluster_pair::CACHE_MB),
+        predictions: Quality::by_name(copies.iter().flat_map(|copied| &copied.predictions)),
+        reports: told,
+        reports_inside: inside as f64 / told.max(1) as f64,
+        reports_told: told as f64 / reports.max(1) as f64,
+        copies,
+    })
+}
+
+async fn one(
+    clusters: &ClusterPair,
+    documents: u64,
+    commands: &subject::Commands,
+) -> Result<(Copied, Ended)> {
+    clusters.rest().await?;
+    let command = commands(&Subject::Copy, &clusters.ends());
+    let ended = Measured::start("a copy", command)?.end(0).await?;
+    require(&clusters.destination, DB, documents).await?;
+    let job = job_of(&ended)?;
+    let id: JobId = job.parse().map_err(|_| Error::Wrong(format!("`{job}` is no job")))?;
+    let journal = MongoJournal::new(clusters.destination.clone());
+    let record = journal.load(&id).await.map_err(imago_mongo::error::Error::from)?;
+    // Unless this job is cancelled, the next copy into the collection is refused.
+    let given_up = commands(&Subject::Cancel { job }, &clusters.ends());
+    Measured::start("giving the copy up", given_up)?.end(0).await?;
+    clusters.clear(DB).await?;
+    Ok((Copied { documents, predictions: record.predictions }, ended))
+}
+
+/// Returns the number of reports of progress from a tenth of the bulk on, of those of them with an interval of the time that
+/// is left, and of those whose interval contained what came.
+fn judged(copied: &Copied, ended: &Ended) -> (usize, usize, usize) {
+    let end = copied.predictions.iter().find(|one| one.name == COPY_S);
+    let Some((at_ms, took_s)) = end.and_then(|one| Some((one.at_ms, one.realized?))) else {
+        return (0, 0, 0);
+    };
+    let end_ms = at_ms + (took_s * 1_000.0) as u64;
+    let is_asked = |at_ms: u64, done: u64, total: Option<u64>| {
+        at_ms < end_ms && total.is_some_and(|total| done >= total / FROM)
+    };
+    let asked = ended
+        .progress
+        .iter()
+        .filter(|(at_ms, progress)| is_asked(*at_ms, progress.bytes_done, progress.bytes_total));
+    let (mut seen, mut told, mut inside) = (0, 0, 0);
+    for (at_ms, progress) in asked {
+        seen += 1;
+        if let Some((low, high)) = progress.eta_interval_ms {
+            told += 1;
+            inside += usize::from((low..=high).contains(&(end_ms - at_ms)));
+        }
+    }
+    (seen, told, inside)
+}
