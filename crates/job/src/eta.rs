@@ -4,7 +4,7 @@
 //! smoothed alike, so that the rate is right from the first interval on and a stall lowers it at once. There is no
 //! estimate before enough was observed, if the total is unknown or already exceeded, or after a long stall.
 //!
-//! The time that is left follows from the mean rate of the second half of what was observed. Its 90 % interval follows from
+//! The time that is left follows from the mean rate of the second half of what was observed since the counter first grew. Its 90 % interval follows from
 //! - how much the rates of equal windows differ: a mean over few windows, past or future, is uncertain;
 //! - how much the second half differs from the whole: a rate that has changed may change again;
 //! - [`DRIFT`]: rates change also where they were steady so far, the more the longer the future is relative to the past.
@@ -116,10 +116,13 @@ impl Meter {
         let ((at_ms, done), total) = (self.last?, total?);
         let left = total.checked_sub(done).filter(|left| *left > 0)? as f64;
         let stalled = (at_ms - self.last_change_ms) as f64 > STALLED_HALF_LIVES * self.half_life_ms;
-        if stalled || at_ms - self.first_ms < OBSERVED_MS_MIN || self.marks.len() < MARKS_MIN {
+        // Before the counter first grows, work is only begun: that time says nothing about its rate.
+        let begun = self.marks.iter().take_while(|(_, done)| *done == self.marks[0].1).count();
+        let seen = &self.marks[begun.saturating_sub(1)..];
+        if stalled || at_ms - self.first_ms < OBSERVED_MS_MIN || seen.len() < MARKS_MIN {
             return None;
         }
-        let mut marks = self.marks.clone();
+        let mut marks = seen.to_vec();
         marks.push((at_ms, done));
         let rate = |from: (u64, u64), to: (u64, u64)| {
             (to.0 > from.0).then(|| (to.1 - from.1) as f64 / (to.0 - from.0) as f64)
@@ -134,16 +137,15 @@ impl Meter {
             return None;
         }
         // The last window may be shorter than the others: it is left out.
-        let step = (self.marks.len() - 1).div_ceil(WINDOWS);
-        let ends: Vec<(u64, u64)> = self.marks.iter().copied().step_by(step).collect();
+        let step = (seen.len() - 1).div_ceil(WINDOWS);
+        let ends: Vec<(u64, u64)> = seen.iter().copied().step_by(step).collect();
         let rates: Vec<f64> = ends.windows(2).filter_map(|two| rate(two[0], two[1])).collect();
         let windows = rates.len() as f64;
         let mean = rates.iter().sum::<f64>() / windows;
         let squares = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
         // With few windows, their spread is itself uncertain.
         let spread = squares / (windows - 1.0).max(1.0) / mean.powi(2) * (1.0 + 2.0 / windows);
-        let (passed_ms, window_ms) =
-            ((at_ms - self.first_ms) as f64, step as f64 * self.mark_ms as f64);
+        let (passed_ms, window_ms) = ((at_ms - first.0) as f64, step as f64 * self.mark_ms as f64);
         let future = (expected_ms / window_ms).max(1.0);
         let chance = CORRELATION * spread * (2.0 / windows + 1.0 / future);
         let change = (recent / whole).ln().powi(2);

@@ -6,10 +6,13 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use imago_job::control::Control;
+use imago_job::eta::Meter;
 use imago_job::event;
 use imago_job::id::JobId;
+use imago_job::prediction::Interval;
 use imago_job::record::Limits;
 use imago_job::reporter::Reporter;
 use imago_mongo::bson::input::parse_filter;
@@ -131,7 +134,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let is_named = is_named(&args, &from);
         let source = Handle::new(source.clone(), from);
         let destination = Handle::new(destination.clone(), to);
-        let mut watch = Shown { reporter, file: mismatches.as_mut() };
+        let mut watch = Shown::new(reporter, mismatches.as_mut());
         let report = verify(&source, &destination, &spec, &control, &mut watch).await;
         let differs = !report.as_ref().is_ok_and(Report::is_clean);
         if differs && !is_named && source.definition().await?.is_none() {
@@ -333,10 +336,36 @@ fn unwritable(path: &Path, cause: &std::io::Error) -> Failure {
 struct Shown<'a> {
     reporter: Reporter,
     file: Option<&'a mut BufWriter<File>>,
+    meter: Meter,
+    began: Instant,
+}
+
+/// Half-life of the rate of compared documents, in ms.
+const RATE_MS: u64 = 5_000;
+/// The time of comparing again what looked different, with its 90 % interval, in ms: it is unknown beforehand how much that is.
+const RECHECK_MS: (f64, f64, f64) = (10.0, 200.0, 3_000.0);
+
+impl<'a> Shown<'a> {
+    fn new(reporter: Reporter, file: Option<&'a mut BufWriter<File>>) -> Self {
+        Self { reporter, file, meter: Meter::new(RATE_MS), began: Instant::now() }
+    }
+
+    /// Returns the time until the first comparison and the next one are over, in ms; `None` if it is unknown.
+    fn left_ms(&mut self, progress: &Progress) -> Option<Interval> {
+        if progress.retry > 0 {
+            return None;
+        }
+        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.meter.observe(now_ms, progress.compared);
+        let (low, expected, high) = RECHECK_MS;
+        let left = self.meter.left_ms(progress.expected)?;
+        Some(left.plus(Interval::new(low, expected, high)))
+    }
 }
 
 impl Watch for Shown<'_> {
     fn progress(&mut self, progress: Progress) {
+        let left = self.left_ms(&progress);
         let doing = match progress.retry {
             0 => format!("comparing; {} look different so far", progress.suspects),
             retry => format!("retry {retry}: {} still look different", progress.suspects),
@@ -344,6 +373,9 @@ impl Watch for Shown<'_> {
         self.reporter.progress(event::Progress {
             documents_done: progress.compared,
             documents_total: progress.expected,
+            rate_documents_s: self.meter.rate_s(),
+            eta_ms: left.map(|left| left.expected as u64),
+            eta_interval_ms: left.map(|left| (left.low as u64, left.high as u64)),
             doing,
             ..event::Progress::default()
         });

@@ -19,7 +19,7 @@ const ELSEWHERE: [(&str, &str); 1] =
 
 /// Pages with commands that no test follows line by line, each with the reason. That their commands exist, with these options,
 /// is a layout rule.
-const NOT_FOLLOWED: [(&str, &str); 22] = [
+const NOT_FOLLOWED: [(&str, &str); 23] = [
     ("README.md", "one command of each tutorial, and `make install`, which builds for minutes"),
     ("CONTRIBUTING.md", "the tests themselves"),
     (
@@ -31,6 +31,7 @@ const NOT_FOLLOWED: [(&str, &str); 22] = [
     ("docs/evaluation/morphosys.md", "hours; `bench::` runs each with --quick"),
     ("docs/evaluation/morphus.md", "hours; `bench::` runs each with --quick"),
     ("docs/evaluation/sophia.md", "hours"),
+    ("docs/foresight.md", "a job of the reader's; `foresight::` runs both verbs"),
     ("docs/how-to/back.md", "a hook of the reader's; `cutover::back` runs the way"),
     ("docs/how-to/backup.md", "folders of the reader's; `store::backup` runs the way"),
     ("docs/how-to/metrics.md", "a job and an address of the reader's"),

@@ -6,6 +6,9 @@
 //! turn, and it has to exceed [`ERRORS_MIN`] standard errors, which follow from how much these savings differ (the
 //! delete-a-group jackknife). Savings by each group alone would be biased: by few samples no design looks even.
 //!
+//! A plan by which more transactions find a site that can run them is not judged: its saving are the changes of the design
+//! that they would need otherwise, whatever the loads.
+//!
 //! A plan that moves load from a site that every group shows to be the busiest passes, however little it saves; one that
 //! moves load between sites of which each group shows another one as the busiest does not.
 
@@ -18,6 +21,9 @@ use super::workload::Sample;
 const GROUPS: usize = 8;
 /// Number of samples in a group below which the groups say nothing about chance.
 const SAMPLES_MIN: usize = 12;
+/// Share (0..1) of transactions that find a site by a plan and did not before, above which the plan is not judged: what it
+/// saves are changes of the design, and not the evenness of loads.
+const GAINED_MIN: f64 = 0.001;
 /// Least saving, in standard errors. With more, loads that are uneven in truth stay so.
 const ERRORS_MIN: f64 = 2.0;
 
@@ -56,12 +62,15 @@ impl<K: Key> Subsets<K> {
         {
             return true;
         }
+        let mut gained = 0.0;
         let saving = |samples: &Vec<(f64, Sample<K>)>| {
             let situation = Situation { samples, expected: Expected::default(), ..*situation };
             let (before, after) = (price(layout, &situation), price(&after, &situation));
+            gained += (after.single_site - before.single_site) / GROUPS as f64;
             1.0 - after.total_us / before.total_us.max(f64::MIN_POSITIVE)
         };
-        exceeds_chance(&self.0.iter().map(saving).collect::<Vec<f64>>())
+        let savings: Vec<f64> = self.0.iter().map(saving).collect();
+        gained > GAINED_MIN || exceeds_chance(&savings)
     }
 }
 
