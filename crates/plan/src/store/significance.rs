@@ -6,8 +6,8 @@
 //! turn, and it has to exceed [`ERRORS_MIN`] standard errors, which follow from how much these savings differ (the
 //! delete-a-group jackknife). Savings by each group alone would be biased: by few samples no design looks even.
 //!
-//! A plan by which more transactions find a site that can run them is not judged: its saving are the changes of the design
-//! that they would need otherwise, whatever the loads.
+//! A plan by which more transactions find a site that can run them is not judged: it saves the changes of the design that
+//! these transactions need now, and these do not depend on how even the loads are.
 //!
 //! A plan that moves load from a site that every group shows to be the busiest passes, however little it saves; one that
 //! moves load between sites of which each group shows another one as the busiest does not.
