@@ -117,20 +117,30 @@ async fn a_cancelled_job_leaves_no_block_of_its_own() {
     scene.nothing_lost(load, &scene.old);
 }
 
-/// Kills a cut-over as soon as its job is seen in this phase.
-async fn killed_in(scene: &Scene, job: &str, phase: &str) {
+/// Kills a cut-over as soon as its job is seen in this phase or a later one; returns whether it was in this phase.
+async fn killed_in(scene: &Scene, job: &str, phase: &str) -> bool {
     let admin = Endpoint::connect(&scene.new.admin_uri(), "destination").await.unwrap();
     let (journal, id) = (MongoJournal::new(admin), job.parse().unwrap());
     let mut cutover = scene.spawn(scene.cutover(job, &["--on-cutover", "exec sleep 30"]), phase);
+    let mut seen = String::new();
     wait::until(phase, async || {
         let state = journal.load(&id).await.unwrap().state;
-        let is_there = matches!(&state, State::Running { phase: now } if now == phase);
+        if let State::Running { phase: now } = state
+            && (now == phase || now == "cut-over")
+        {
+            seen = now;
+        }
+        let is_there = !seen.is_empty();
         assert!(is_there || cutover.is_running(), "before {phase}: {}", cutover.errors());
         is_there
     })
     .await;
     cutover.kill();
+    seen == phase
 }
+
+/// How often a phase may be over, on a busy machine, before the test sees it.
+const MISSES_MAX: usize = 5;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cutover_killed_in_any_phase_leaves_a_job_that_goes_on() {
@@ -138,17 +148,25 @@ async fn a_cutover_killed_in_any_phase_leaves_a_job_that_goes_on() {
     let load = scene.load();
     let job = scene.copied();
     for phase in ["catch-up", "check", "cut-over"] {
-        killed_in(&scene, &job, phase).await;
-        let resume = || scene.between(&["job", "resume", &job, "--until", "caught-up"]);
-        let (mut exit, mut resumed) = scene.run(resume());
-        if exit == 4 && phase == "cut-over" {
-            // So quick was the drain that the hook had begun.
-            assert_eq!(scene.run(scene.cutover(&job, &["--clients-at", "source"])).0, 0);
-            (exit, resumed) = scene.run(resume());
+        let mut was_seen = false;
+        for _ in 0..MISSES_MAX {
+            was_seen = killed_in(&scene, &job, phase).await;
+            let resume = || scene.between(&["job", "resume", &job, "--until", "caught-up"]);
+            let (mut exit, mut resumed) = scene.run(resume());
+            let help = resumed["error"]["help"].as_str().unwrap_or_default();
+            if exit == 4 && help.contains("--clients-at") {
+                // So quick was the drain that the hook had begun.
+                assert_eq!(scene.run(scene.cutover(&job, &["--clients-at", "source"])).0, 0);
+                (exit, resumed) = scene.run(resume());
+            }
+            assert_eq!(exit, 0, "{phase}: {resumed}");
+            assert_eq!(application_writes(&scene.old).await, Ok(()), "after {phase}");
+            scene.load_goes_on(20);
+            if was_seen {
+                break;
+            }
         }
-        assert_eq!(exit, 0, "{phase}: {resumed}");
-        assert_eq!(application_writes(&scene.old).await, Ok(()), "after {phase}");
-        scene.load_goes_on(20);
+        assert!(was_seen, "{phase} was over {MISSES_MAX} times before it was seen");
     }
     let hook = scene.switch_to(&scene.new);
     let (exit, done) = scene.run(scene.cutover(&job, &["--on-cutover", &hook]));
