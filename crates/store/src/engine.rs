@@ -28,6 +28,7 @@ mod change;
 mod client;
 mod facts;
 mod layout;
+pub(crate) mod move_locks;
 mod network;
 mod presence;
 mod recovery;

@@ -1,6 +1,6 @@
 //! The compared designs: the initial placement of each, how it executes transactions, and what changes it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use serde::Serialize;
 
 /// Number of rounds of the planner in a second.
 const ROUNDS_S: u32 = 4;
+/// Limit on the number of transactions for which DynaMast's choice of a site is kept: more than there are clients.
+const CHOSEN_MAX: usize = 256;
 /// Clay's period, in seconds (§7.1).
 const CLAY_PERIOD_S: u32 = 10;
 
@@ -110,8 +112,8 @@ pub(super) struct Remastering(Mutex<Counted>);
 #[derive(Default)]
 struct Counted {
     counts: WriteCounts<Key>,
-    /// The written keys of the last transaction, and the site that was chosen for it.
-    chosen: Option<(Vec<Key>, Site)>,
+    /// The written keys of the last transactions, and the site that was chosen for each.
+    chosen: VecDeque<(Vec<Key>, Site)>,
 }
 
 impl Remastering {
@@ -149,12 +151,15 @@ impl DesignPolicy for Shared {
         let mut counted = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Counted { counts, chosen } = &mut *counted;
         // The steps for one transaction lead to one site.
-        let site = match chosen {
-            Some((keys, site)) if keys == writes => *site,
-            _ => {
+        let site = match chosen.iter().find(|(keys, _)| keys == writes) {
+            Some((_, site)) => *site,
+            None => {
                 let sites: Vec<u16> = design.live_sites().map(|site| site.0).collect();
                 let site = counts.site(&sites, &starts, |start| design.of(start).master.0);
-                *chosen = Some((writes.to_vec(), Site(site)));
+                if chosen.len() == CHOSEN_MAX {
+                    chosen.pop_front();
+                }
+                chosen.push_back((writes.to_vec(), Site(site)));
                 Site(site)
             }
         };

@@ -72,21 +72,19 @@ fn compared(loads: BTreeMap<Design, Vec<Outcome>>) -> Compared {
     let best = others.map(|(_, loads)| rate(loads)).max_by(|one, other| {
         Figure::of(one.clone()).median.total_cmp(&Figure::of(other.clone()).median)
     });
-    let of_best = best.map_or_else(|| vec![1.0], |best| ratios(&best));
-    let is_distinct =
-        of_best.iter().all(|ratio| *ratio > 1.0) || of_best.iter().all(|ratio| *ratio < 1.0);
+    let figure = |ratios: Vec<f64>| (!ratios.is_empty()).then(|| Figure::of(ratios));
+    let of_best_other = best.and_then(|best| figure(ratios(&best)));
+    let is_distinct = of_best_other.is_some_and(|ratio| ratio.min > 1.0 || ratio.max < 1.0);
     let mut designs: Vec<OfDesign> = loads
         .into_iter()
         .map(|(design, loads)| {
             let rates = rate(&loads);
-            let ratio = ratios(&rates);
-            let ratio = if ratio.is_empty() { vec![1.0] } else { ratio };
-            let throughput_s = Figure::of(rates);
-            OfDesign { design, throughput_s, morphosys_ratio: Figure::of(ratio), loads }
+            let morphosys_ratio = figure(ratios(&rates));
+            OfDesign { design, throughput_s: Figure::of(rates), morphosys_ratio, loads }
         })
         .collect();
     designs.sort_by(|one, other| other.throughput_s.median.total_cmp(&one.throughput_s.median));
-    Compared { designs, of_best_other: Figure::of(of_best), is_distinct, contradictions }
+    Compared { designs, of_best_other, is_distinct, contradictions }
 }
 
 /// A figure of the paper that compares designs.

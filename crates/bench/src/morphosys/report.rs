@@ -54,8 +54,8 @@ pub struct OfDesign {
     pub design: Design,
     /// Transactions per second over the rounds.
     pub throughput_s: Figure,
-    /// Ratio of MorphoSys's throughput to this design's, of the same round each.
-    pub morphosys_ratio: Figure,
+    /// Ratio of MorphoSys's throughput to this design's, of the same round each; `None` if MorphoSys was not measured.
+    pub morphosys_ratio: Option<Figure>,
     /// The loads of the rounds.
     pub loads: Vec<Outcome>,
 }
@@ -65,9 +65,10 @@ pub struct OfDesign {
 pub struct Compared {
     /// Each design's result, the one with the greatest throughput first.
     pub designs: Vec<OfDesign>,
-    /// Ratio of MorphoSys's throughput to that of the best other design: of the same round each.
-    pub of_best_other: Figure,
-    /// True if the ratios of all rounds are on one side of 1: else there is no difference beyond the spread.
+    /// Ratio of MorphoSys's throughput to that of the best other design: of the same round each; `None` if MorphoSys or all
+    /// others were not measured.
+    pub of_best_other: Option<Figure>,
+    /// True if the ratios of all rounds are on one side of 1: else no difference beyond the spread was measured.
     pub is_distinct: bool,
     /// Number of contradictions in the rows of all loads.
     pub contradictions: usize,
@@ -131,8 +132,8 @@ pub struct Row {
     pub txn_per_s: f64,
     /// The least and the greatest throughput of the rounds.
     pub spread: String,
-    /// Ratio of MorphoSys's throughput to this design's.
-    pub morphosys_ratio: f64,
+    /// Ratio of MorphoSys's throughput to this design's; `None` if MorphoSys was not measured.
+    pub morphosys_ratio: Option<f64>,
     /// Share (0..1) of the transactions that were executed by two-phase commit.
     pub two_phase: f64,
     /// Share (0..1) of the transactions for which the design was changed first.
@@ -154,7 +155,7 @@ impl Row {
             design: of.design,
             txn_per_s: of.throughput_s.median.round(),
             spread: format!("{:.0} to {:.0}", of.throughput_s.min, of.throughput_s.max),
-            morphosys_ratio: round(of.morphosys_ratio.median),
+            morphosys_ratio: of.morphosys_ratio.map(|ratio| round(ratio.median)),
             two_phase: round(median(|one| one.two_phase)),
             design_changed: round(median(|one| one.design_changed)),
             partitions: median(|one| one.partitions as f64),

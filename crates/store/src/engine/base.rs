@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use super::facts::Memory;
+use super::move_locks::MoveLocks;
 use super::network::links;
 use super::presence::Presence;
 use super::recovery::checkpointer::Checkpointer;
@@ -93,7 +94,7 @@ impl Base {
             sequencer,
             policy,
             is_two_phase: execution.is_two_phase,
-            moves: tokio::sync::Mutex::new(()),
+            moves: MoveLocks::default(),
             stepped: AtomicPosition::default(),
             traffic: followed
                 .iter()

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::facts::{Counts, Memory};
+use super::move_locks::{MoveLock, MoveLocks, ranges_of};
 use super::presence::Presence;
 use super::recovery::holds::Holds;
 use super::remote::traffic::Traffic;
@@ -65,9 +66,8 @@ pub(crate) struct Shared {
     pub(in crate::engine) policy: Box<dyn DesignPolicy>,
     /// True if sessions' transactions that no site can run are executed by two-phase commit.
     pub(in crate::engine) is_two_phase: bool,
-    /// Held while the design is changed for a transaction, until the transaction has run: otherwise two transactions
-    /// that need one partition at two sites could take it from each other for ever.
-    pub(in crate::engine) moves: tokio::sync::Mutex<()>,
+    /// The locks of transactions for which the design is changed first.
+    pub(in crate::engine) moves: MoveLocks,
     /// Position of the log up to which it contains all executed steps of design changes that this process requested.
     pub(in crate::engine) stepped: AtomicPosition,
     /// Position up to which the map of a router contains the log; its sites' processes may have more. `None` if the
@@ -135,6 +135,16 @@ impl Shared {
     /// Returns why this process accepts no writes now, or `None` if it does.
     pub(in crate::engine) fn trouble(&self) -> Option<String> {
         self.end.get().cloned().or_else(|| self.sequencer.trouble())
+    }
+
+    /// Waits until no other transaction changes the design of the partitions that this one needs.
+    pub(in crate::engine) async fn lock_moves(
+        &self,
+        reads: &[KeyRange],
+        writes: &[Key],
+    ) -> MoveLock<'_> {
+        let ranges = ranges_of(&self.map.load().design, reads, writes);
+        self.moves.lock(ranges).await
     }
 
     /// Routes a transaction by the map: to `near` if that site can run it, or, with `at_masters`, to the site that

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::MutexGuard;
 use tokio::time;
 
 use super::pipeline::{Pipeline, Slot};
 use super::request_timeout::RequestTimeout;
 use super::sending::send;
+use crate::engine::move_locks::MoveLock;
 use crate::engine::site::mailbox::{Batch, Caller, ReplyTo, Submit};
 use crate::engine::{BACK_WAIT, PATIENCE, Shared};
 use crate::output_buffer::OutputBuffer;
@@ -88,7 +88,7 @@ struct Connection<'p> {
     /// True if no further request is read, and the connection closes after the replies.
     is_closing: bool,
     /// The lock that is held while the design is changed for a request, until the request has run.
-    moved: Option<MutexGuard<'p, ()>>,
+    moved: Option<MoveLock<'p>>,
 }
 
 /// Serves the client on `stream` until the client or the store ends the connection; `id` is the connection's number,
@@ -260,7 +260,7 @@ impl Connection<'_> {
             Route::Never(abort) => Located::Never(abort),
             Route::First(_) if self.at.is_some() => Located::Later,
             Route::First(_) => {
-                self.moved = Some(shared.moves.lock().await);
+                self.moved = Some(shared.lock_moves(reads, writes).await);
                 let moved = shared.change_design_for(reads, writes, request.until).await;
                 moved.map_or_else(Located::NotMoved, Located::At)
             }

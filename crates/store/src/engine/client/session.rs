@@ -73,9 +73,10 @@ impl Session {
             output,
             procedure,
         };
+        let mut is_again = false;
         loop {
             let Transaction { reads, writes, at_masters, .. } = &transaction;
-            let (site, _moved) = match self.shared.route(reads, writes, None, *at_masters) {
+            let (site, moved) = match self.shared.route(reads, writes, None, *at_masters) {
                 Route::Run(site) => (site, None),
                 Route::Never(abort) => return Err(abort),
                 Route::First(_) if is_distributed => {
@@ -84,7 +85,7 @@ impl Session {
                     (most_mastered(&map.design, reads, writes), None)
                 }
                 Route::First(_) => {
-                    let moves = self.shared.moves.lock().await;
+                    let moves = self.shared.lock_moves(reads, writes).await;
                     (self.shared.change_design_for(reads, writes, until).await?, Some(moves))
                 }
             };
@@ -92,8 +93,14 @@ impl Session {
             let event = SiteEvent::Transact(vec![(ReplyTo::Channel(answer), transaction, until)]);
             let under_way = UnderWay::at(&self.shared.under_way[usize::from(site.0)]);
             _ = self.shared.sender(site).send(event);
+            // A site executes what it is sent in order, so that others may have what the transaction needs now. If that was
+            // too early once, it keeps them until it has run.
+            let had_moved = moved.is_some();
+            let moved = moved.filter(|_| is_again);
+            is_again |= had_moved;
             let outcome = outcome.await;
             drop(under_way);
+            drop(moved);
             match outcome {
                 Ok(Outcome::Answer(seen, answer)) => {
                     self.seen = self.seen.max(seen);

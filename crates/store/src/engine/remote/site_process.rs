@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use super::receive::{End, Image, ImageReceiver, KeptRows, invalid};
 use super::wire::{self, ALIVE_EVERY, PROTOCOL, ToRouter, ToSite};
 use crate::engine::facts::Memory;
+use crate::engine::move_locks::MoveLocks;
 use crate::engine::recovery::holds::Holds;
 use crate::engine::shared::AtomicPosition;
 use crate::engine::site::epoch::{self, Epochs};
@@ -298,7 +299,7 @@ impl Serving<'_> {
                 _ = leave.send(Outgoing::Entries(entries))
             }),
             policy: Box::new(MostMastered),
-            moves: tokio::sync::Mutex::new(()),
+            moves: MoveLocks::default(),
             stepped: AtomicPosition::default(),
             followed: None,
             traffic: Vec::new(),

@@ -83,7 +83,7 @@ pub(super) struct Simulation {
     pub planner: Option<Driver>,
     pub limited: Limited,
     pub wishes: Vec<Option<Wish>>,
-    pub moves: Option<Move>,
+    pub moves: Vec<Move>,
     /// Nothing new begins: sessions go on with what they want.
     pub is_ending: bool,
     /// The longest that a transaction took.
@@ -122,7 +122,7 @@ impl Simulation {
             planner: None,
             limited: Limited::default(),
             wishes: vec![None; SESSIONS],
-            moves: None,
+            moves: Vec::new(),
             is_ending: false,
             waited_ms_max: 0,
             steps: BTreeMap::new(),

@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 
 use super::super::*;
 use super::simulation::{KEYS, Known, Outcome, PATIENCE_MS, SITES, Simulation, key};
+use crate::engine::move_locks::{overlap, ranges_of};
 use crate::key::{KeyRange, Value};
 use crate::router::{MostMastered, Route, Step, route};
 use crate::transaction::View;
@@ -20,9 +21,11 @@ pub(super) struct Wish {
     pub since_ms: u64,
 }
 
-/// The steps for a transaction that no site could run: of one at a time.
+/// The steps for a transaction that no site could run: of one at a time for each partition.
 pub(super) struct Move {
     session: usize,
+    /// The keys of the partitions that it needs.
+    ranges: Vec<KeyRange>,
     /// The one under way, and since when.
     step: Option<(Ticket, u64)>,
 }
@@ -82,12 +85,16 @@ impl Simulation {
         match route(&self.design, &MostMastered, &wish.reads, &wish.writes, None, |_| 0) {
             Route::Run(Site(at)) => {
                 if self.hosts[usize::from(at)].core.is_some() {
+                    // A router lets others have the partitions once the transaction is sent, or once it has run.
+                    if self.dice.random_range(0..2) == 0 {
+                        self.moves.retain(|one| one.session != session);
+                    }
                     self.run(session, at, wish, false);
                 }
             }
             // By its pins it cannot be done.
             Route::Never(_) => self.end_wish(session),
-            Route::First(step) => self.step_for(session, step),
+            Route::First(step) => self.step_for(session, &wish, step),
         }
     }
 
@@ -115,21 +122,28 @@ impl Simulation {
         Wish { reads, writes, deletes, since_ms: self.now_ms }
     }
 
-    fn step_for(&mut self, session: usize, step: Step) {
+    fn step_for(&mut self, session: usize, wish: &Wish, step: Step) {
         let (now_ms, steps) = (self.now_ms, &self.steps);
-        let moves = self.moves.get_or_insert(Move { session, step: None });
-        if moves.session != session {
+        let mine = self.moves.iter().position(|one| one.session == session);
+        let mine = mine.unwrap_or_else(|| {
+            let ranges = ranges_of(&self.design, &wish.reads, &wish.writes);
+            self.moves.push(Move { session, ranges, step: None });
+            self.moves.len() - 1
+        });
+        let (earlier, mine) = (&self.moves[..mine], &self.moves[mine]);
+        if earlier.iter().any(|one| overlap(&one.ranges, &mine.ranges)) {
             return;
         }
         // A site that died does not answer.
         let is_open = |(ticket, since_ms): &(Ticket, u64)| {
             !steps.contains_key(ticket) && now_ms < since_ms + 2 * PATIENCE_MS
         };
-        if moves.step.as_ref().is_some_and(is_open) {
+        if mine.step.as_ref().is_some_and(is_open) {
             return;
         }
         if let Some(ticket) = self.take_step(step) {
-            self.moves = Some(Move { session, step: Some((ticket, now_ms)) });
+            let mine = self.moves.iter_mut().find(|one| one.session == session);
+            mine.expect("it was found").step = Some((ticket, now_ms));
         }
     }
 
@@ -156,7 +170,7 @@ impl Simulation {
 
     /// What a session wanted has an outcome.
     pub(super) fn end_wish(&mut self, session: usize) {
-        self.moves.take_if(|moves| moves.session == session);
+        self.moves.retain(|one| one.session != session);
         let Some(wish) = self.wishes[session].take() else { return };
         let waited_ms = self.now_ms - wish.since_ms;
         self.waited_ms_max = self.waited_ms_max.max(waited_ms);
