@@ -34,5 +34,5 @@ pub use heat::{HeatMark, HeatRange, HeatReport};
 pub use limits::{AdaptLimits, AtMost, LimitsFault, LimitsReport, LimitsRequest, Unlimited};
 pub use options::{Mode, Options};
 pub use report::{
-    AdaptReport, DecisionReport, FunctionReport, KeptReport, SiteLoadReport, Verdict,
+    AdaptReport, DecisionReport, FunctionReport, KeptReport, LatencyRatio, SiteLoadReport, Verdict,
 };

@@ -1,4 +1,5 @@
-//! `imago foresight`: how good the predictions of earlier jobs were; and `imago job report`: those of one job.
+//! `imago foresight` and `imago store foresight`: how good the predictions of earlier jobs, and of a store's plans, were; and
+//! `imago job report`: those of one job.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -31,11 +32,21 @@ pub struct Args {
     since: Option<Duration>,
 }
 
-/// The quality of the predictions of the jobs in a cluster.
+/// Who made the predictions.
 #[derive(Debug, Serialize)]
-struct Summary {
-    /// Number of jobs that predicted something.
-    jobs: usize,
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// This number of jobs of a cluster.
+    Jobs(usize),
+    /// This number of plans that a store executed.
+    Plans(usize),
+}
+
+/// The quality of the predictions of the jobs in a cluster, or of a store's plans.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    #[serde(flatten)]
+    by: By,
     /// The share (0..1) of measured values that intervals are meant to contain.
     coverage_meant: f64,
     /// The quality of the predictions of each name.
@@ -55,17 +66,26 @@ impl Summary {
         let is_asked = |one: &&Prediction| one.at_ms >= since_ms;
         let all = || records.iter().flat_map(|record| &record.predictions).filter(is_asked);
         let has_any = |record: &&Record| record.predictions.iter().any(|one| is_asked(&one));
-        let kind = |quality: Quality| Kind { coverage: quality.coverage(), quality };
-        Self {
-            jobs: records.iter().filter(has_any).count(),
-            coverage_meant: COVERAGE_MEANT,
-            predictions: Quality::by_name(all()).into_iter().map(kind).collect(),
-        }
+        Self::by(By::Jobs(records.iter().filter(has_any).count()), all())
     }
 
-    fn in_words(&self) -> String {
+    /// Returns the quality of these predictions.
+    pub fn by<'p>(by: By, predictions: impl Iterator<Item = &'p Prediction>) -> Self {
+        let kind = |quality: Quality| Kind { coverage: quality.coverage(), quality };
+        let predictions = Quality::by_name(predictions).into_iter().map(kind).collect();
+        Self { by, coverage_meant: COVERAGE_MEANT, predictions }
+    }
+
+    /// Returns the summary as a table.
+    pub fn in_words(&self) -> String {
         if self.predictions.is_empty() {
-            return "no job in this cluster predicted anything\n".to_owned();
+            let nothing = match self.by {
+                By::Jobs(_) => "no job in this cluster predicted anything\n",
+                By::Plans(_) => {
+                    "the store has executed no plan that adaptation predicted something of\n"
+                }
+            };
+            return nothing.to_owned();
         }
         let percent =
             |share: Option<f64>| share.map_or("-".into(), |it| format!("{:.0} %", 100.0 * it));
@@ -89,7 +109,11 @@ impl Summary {
         ];
         let mut text = table(&headings, self.predictions.iter().map(row), &[1, 2, 3, 4, 5]);
         let meant = percent(Some(self.coverage_meant));
-        _ = writeln!(text, "{meant} are meant to be in their interval; jobs: {}", self.jobs);
+        let by = match self.by {
+            By::Jobs(many) => format!("jobs: {many}"),
+            By::Plans(many) => format!("plans: {many}"),
+        };
+        _ = writeln!(text, "{meant} are meant to be in their interval; {by}");
         for Kind { quality, .. } in
             self.predictions.iter().filter(|kind| kind.quality.widening > 1.0)
         {

@@ -62,6 +62,8 @@ enum Action {
     Unpin(admin::At),
     /// Show what adaptation has learned and decided, with the reasons.
     Explain(adapt::ExplainArgs),
+    /// Show how good the predictions for executed plans of adaptation were.
+    Foresight(admin::Where),
     /// Show the limits of adaptation, or change them while the store serves.
     Adapt(limits::LimitsArgs),
     /// Move all copies off a site, and give it none until it is added again.
@@ -86,6 +88,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Remaster(at) => admin::change("remaster", at, context).await,
         Action::Pin(at) => admin::change("pin", at, context).await,
         Action::Explain(args) => adapt::explain(args, context).await,
+        Action::Foresight(store) => adapt::foresight(store, context).await,
         Action::Adapt(args) => limits::limits(args, context).await,
         Action::Drain(at) => drain::drain(at, context).await,
         Action::Add(at) => drain::add(at, context).await,

@@ -11,7 +11,11 @@
 //! its squared error, as if a plan of slope 1 had been seen before any other (ridge regression). The evidence is halved in
 //! each [`HALF_LIFE_MS`], so that a kind of plan that did not pay is tried again.
 //!
-//! Large plans, redesigns, are not calibrated: there are few of them, and they have a large least saving of their own.
+//! The saving of a large plan, a redesign, counts in full: there are few of them, and they have a large least saving of their own.
+//! What is expected of it ([`RealizedShares::expected`]) follows from earlier ones all the same.
+//!
+//! Around the regression lies the interval of a prediction: from how far the measured savings of the same kind lay from it, as if
+//! one had been seen at a distance of [`SPREAD`] before.
 //!
 //! Invariants: a share is between 0 and 1, and 1 without evidence. Evidence is bounded by [`EVIDENCE_MAX`].
 
@@ -28,6 +32,10 @@ const EVIDENCE_MAX: f64 = 60.0;
 /// Standard error of a measured saving, in addition to that of the latencies: the speed of a machine and of its clients
 /// drifts.
 const DRIFT: f64 = 0.05;
+/// Standard deviation of a measured saving around the expected one, without evidence.
+const SPREAD: f64 = 0.15;
+/// Weight of that assumption: one measured plan.
+const SPREAD_WEIGHT: f64 = 1.0 / (DRIFT * DRIFT);
 /// Largest measured or predicted saving, as a logarithm: one measurement beyond it would outweigh all others.
 const SAVING_MAX: f64 = 1.0;
 
@@ -40,43 +48,63 @@ pub enum PlanKind {
     Bounds,
     /// A few operators that move or copy partitions.
     Small,
+    /// More operators, as most redesigns have: their predicted saving counts in full.
+    Large,
 }
 
 /// Number of kinds of plans.
-const KINDS: usize = 3;
+const KINDS: usize = 4;
 
 impl PlanKind {
-    /// Returns the kind of a plan with these operators; `None` for a large plan, which is not calibrated.
+    /// Returns the kind of a plan with these operators.
     #[must_use]
-    pub fn of<K>(operators: &[Operator<K>]) -> Option<Self> {
+    pub fn of<K>(operators: &[Operator<K>]) -> Self {
         let all = |is: fn(&Operator<K>) -> bool| operators.iter().all(is);
-        Some(if all(|one| matches!(one, Operator::Split(_) | Operator::Merge(_))) {
+        if all(|one| matches!(one, Operator::Split(_) | Operator::Merge(_))) {
             Self::Bounds
         } else if all(|one| matches!(one, Operator::RemoveReplica(..))) {
             Self::Removal
         } else if operators.len() > LARGE_ABOVE {
-            return None;
+            Self::Large
         } else {
             Self::Small
-        })
+        }
     }
 }
 
-/// For each kind of plan, the share (0..1) of its predicted saving that counts.
+/// For each kind of plan, the share of its predicted saving that is expected to come true.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RealizedShares([f64; KINDS]);
+pub struct RealizedShares([Expected; KINDS]);
+
+/// What is expected of plans of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// The share (0..1) of the predicted saving, as a logarithm of the ratio of two latencies, that comes true.
+    pub share: f64,
+    /// Standard deviation of the measured saving around that.
+    pub spread: f64,
+}
 
 impl Default for RealizedShares {
     fn default() -> Self {
-        Self([1.0; KINDS])
+        Self([Expected { share: 1.0, spread: SPREAD }; KINDS])
     }
 }
 
 impl RealizedShares {
-    /// Returns the share (0..1) of the predicted saving that counts for a plan with these operators.
+    /// Returns the share (0..1) of the predicted saving that counts in decisions for a plan with these operators.
     #[must_use]
     pub fn of<K>(&self, operators: &[Operator<K>]) -> f64 {
-        PlanKind::of(operators).map_or(1.0, |kind| self.0[kind as usize])
+        match PlanKind::of(operators) {
+            PlanKind::Large => 1.0,
+            _ => self.expected(operators).share,
+        }
+    }
+
+    /// Returns what is expected of the predicted saving of a plan with these operators.
+    #[must_use]
+    pub fn expected<K>(&self, operators: &[Operator<K>]) -> Expected {
+        self.0[PlanKind::of(operators) as usize]
     }
 }
 
@@ -87,6 +115,29 @@ struct Evidence {
     predicted: f64,
     /// Sum of the products of predicted and measured saving.
     realized: f64,
+    /// Sum of the squared measured savings.
+    measured: f64,
+    /// Sum of the weights.
+    weight: f64,
+}
+
+impl Evidence {
+    fn times(self, factor: f64) -> Self {
+        let Self { predicted, realized, measured, weight } = self;
+        Self {
+            predicted: factor * predicted,
+            realized: factor * realized,
+            measured: factor * measured,
+            weight: factor * weight,
+        }
+    }
+
+    fn expected(self) -> Expected {
+        let share = ((self.realized + PRIOR) / (self.predicted + PRIOR)).clamp(0.0, 1.0);
+        let squares = self.measured - 2.0 * share * self.realized + share.powi(2) * self.predicted;
+        let squares = squares.max(0.0) + SPREAD_WEIGHT * SPREAD.powi(2);
+        Expected { share, spread: (squares / (self.weight + SPREAD_WEIGHT)).sqrt() }
+    }
 }
 
 /// What share of the savings that were predicted for executed plans came true.
@@ -102,11 +153,8 @@ impl Calibration {
     pub fn add<K: Key>(&mut self, watched: &Watched<K>, now_ms: u64) {
         let factor = self.decay(now_ms);
         self.at_ms = self.at_ms.max(now_ms);
-        for of in &mut self.kinds {
-            of.predicted *= factor;
-            of.realized *= factor;
-        }
-        let Some(kind) = PlanKind::of(&watched.operators) else { return };
+        self.kinds = self.kinds.map(|of| of.times(factor));
+        let kind = PlanKind::of(&watched.operators);
         let (before, Some(after)) = (watched.before.latency, watched.after) else { return };
         let (from_us, to_us) = watched.before.predicted_us;
         if [before.mean_us, after.mean_us, from_us, to_us].iter().any(|us| *us <= 0.0) {
@@ -119,17 +167,16 @@ impl Calibration {
         let of = &mut self.kinds[kind as usize];
         of.predicted += weight * predicted.powi(2);
         of.realized += weight * predicted * measured;
-        let over = (of.predicted / EVIDENCE_MAX).max(1.0);
-        of.predicted /= over;
-        of.realized /= over;
+        of.measured += weight * measured.powi(2);
+        of.weight += weight;
+        *of = of.times((EVIDENCE_MAX / of.predicted.max(f64::MIN_POSITIVE)).min(1.0));
     }
 
     /// Returns the shares of predicted savings that came true.
     #[must_use]
     pub fn shares(&self, now_ms: u64) -> RealizedShares {
         let factor = self.decay(now_ms);
-        let share = |of: Evidence| (factor * of.realized + PRIOR) / (factor * of.predicted + PRIOR);
-        RealizedShares(self.kinds.map(|of| share(of).clamp(0.0, 1.0)))
+        RealizedShares(self.kinds.map(|of| of.times(factor).expected()))
     }
 
     /// Returns the factor by which the evidence has decayed since it was last decayed.
@@ -194,6 +241,36 @@ mod tests {
             calibration.add(&removal(-0.2), 20_000 + n * 500);
         }
         assert_eq!(of_removals(&calibration, 60_000), 0.0);
+    }
+
+    #[test]
+    fn the_spread_is_that_of_the_measured_savings() {
+        let spread = |saved: [f64; 2]| {
+            let mut calibration = Calibration::default();
+            for n in 0..60 {
+                calibration.add(&removal(saved[n % 2]), n as u64 * 500);
+            }
+            calibration.shares(30_000).expected(&removal(0.0).operators).spread
+        };
+        let (steady, uneven) = (spread([0.1, 0.1]), spread([0.3, -0.1]));
+        assert!(steady < 0.05, "{steady}");
+        // The logarithms of 0.7 and 1.1 lie 0.23 from their mean.
+        assert!((uneven - 0.23).abs() < 0.04, "{uneven}");
+        let without = RealizedShares::default().expected(&removal(0.0).operators);
+        assert_eq!(without, Expected { share: 1.0, spread: SPREAD });
+    }
+
+    #[test]
+    fn large_plans_count_in_full_and_are_expected_to_save_what_others_did() {
+        let at = |n: usize| Operator::Remaster(format!("user:{n:04}"), 2);
+        let redesign = Watched { operators: (0..100).map(at).collect(), ..removal(0.0) };
+        let mut calibration = Calibration::default();
+        for n in 0..20 {
+            calibration.add(&redesign, n * 2_000);
+        }
+        let shares = calibration.shares(40_000);
+        assert_eq!(shares.of(&redesign.operators), 1.0);
+        assert!(shares.expected(&redesign.operators).share < 0.2, "{shares:?}");
     }
 
     #[test]

@@ -79,6 +79,12 @@ pub struct Considered<K: std::fmt::Debug> {
     /// The share (0..1) of the predicted saving that counts: what came true of the savings predicted for earlier plans of
     /// this kind ([`super::calibration`]).
     pub realized: f64,
+    /// The expected ratio of the mean latency on the plan's design to that on the present one: the predicted ratio, as far as
+    /// those of earlier plans of this kind came true.
+    pub latency_ratio: f64,
+    /// Standard error of the logarithm of that ratio: how far earlier plans lay from it and, for plans that were chosen, the
+    /// error of the samples.
+    pub latency_ratio_error: f64,
     /// E: the saving of all transactions within the horizon, in µs of latency and weighted CPU time, as far as it counts.
     pub benefit_us: f64,
     /// C: the predicted time that the plan's operators take, in µs, times [`super::parameters::Parameters::cost_factor`].

@@ -228,6 +228,8 @@ pub fn decide<K: Key>(
         work_us: plan.work_us,
         takes_back: plan.takes_back,
         realized: plan.realized,
+        latency_ratio: plan.latency_ratio,
+        latency_ratio_error: plan.latency_ratio_error,
         benefit_us: plan.benefit_us,
         cost_us: plan.cost_us,
         rejected: plan.rejected.map(|rejected| rejected.named(&ranks)),
@@ -287,7 +289,9 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
         let mut best = paying.remove(best);
         // A redesign has a large least saving of its own.
         let is_redesign = best.redesign.is_some();
-        if !is_redesign && !subsets.tell(&design, &best.operators, situation) {
+        let (is_told, error) = subsets.judge(&design, &best.operators, situation);
+        best.latency_ratio_error = best.latency_ratio_error.hypot(error);
+        if !is_redesign && !is_told {
             best.rejected = Some(Rejected::WithinError);
             others.push(best);
             within_error += 1;

@@ -45,14 +45,15 @@ impl<K: Key> Subsets<K> {
         Self((0..GROUPS).map(without).collect())
     }
 
-    /// Returns true if the saving of a plan on the design `layout` can be told from chance. It cannot be judged, and
-    /// passes, if there are no subsets, or if an operator is impossible.
-    pub(super) fn tell(
+    /// Returns whether the saving of a plan on the design `layout` can be told from chance, and its standard error, as a share
+    /// of what transactions cost before. It cannot be judged, and passes with an error of 0, if there are no subsets, or if an
+    /// operator is impossible.
+    pub(super) fn judge(
         &self,
         layout: &Layout<K>,
         operators: &[Operator<K>],
         situation: &Situation<'_, K>,
-    ) -> bool {
+    ) -> (bool, f64) {
         let mut after = layout.clone();
         let moves_load =
             |one: &Operator<K>| !matches!(one, Operator::Split(_) | Operator::Merge(_));
@@ -60,7 +61,7 @@ impl<K: Key> Subsets<K> {
             || !operators.iter().any(moves_load)
             || operators.iter().any(|operator| after.apply(operator).is_err())
         {
-            return true;
+            return (true, 0.0);
         }
         let mut gained = 0.0;
         let saving = |samples: &Vec<(f64, Sample<K>)>| {
@@ -70,17 +71,17 @@ impl<K: Key> Subsets<K> {
             1.0 - after.total_us / before.total_us.max(f64::MIN_POSITIVE)
         };
         let savings: Vec<f64> = self.0.iter().map(saving).collect();
-        gained > GAINED_MIN || exceeds_chance(&savings)
+        let (mean, error) = jackknife(&savings);
+        (gained > GAINED_MIN || mean > ERRORS_MIN * error, error)
     }
 }
 
-/// True if a saving is above zero by more than chance, by the savings that are computed without each group in turn.
-fn exceeds_chance(savings: &[f64]) -> bool {
+/// Returns the mean of the savings that are computed without each group in turn, and the standard error of the saving.
+fn jackknife(savings: &[f64]) -> (f64, f64) {
     let many = savings.len() as f64;
     let mean = savings.iter().sum::<f64>() / many;
     let squares = savings.iter().map(|saving| (saving - mean).powi(2)).sum::<f64>();
-    let error = (squares * (many - 1.0) / many).sqrt();
-    mean > ERRORS_MIN * error
+    (mean, (squares * (many - 1.0) / many).sqrt())
 }
 
 #[cfg(test)]
@@ -127,7 +128,7 @@ mod tests {
             };
             if price(&after, &situation).total_us < price(&layout, &situation).total_us {
                 saving += 1;
-                told += usize::from(Subsets::of(&samples).tell(&layout, &operators, &situation));
+                told += usize::from(Subsets::of(&samples).judge(&layout, &operators, &situation).0);
             }
         }
         (saving, told)

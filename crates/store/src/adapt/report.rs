@@ -131,6 +131,30 @@ pub enum Verdict {
     Failed(String),
 }
 
+/// The expected ratio of a transaction's mean latency with a plan to that without it, and its 90 % interval: the predicted ratio,
+/// as far as those of earlier plans of the same kind came true.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LatencyRatio {
+    /// The ratio falls below this in 5 of 100 cases.
+    pub low: f64,
+    /// The expected ratio.
+    pub expected: f64,
+    /// The ratio exceeds this in 5 of 100 cases.
+    pub high: f64,
+}
+
+/// Quantile of the standard normal distribution for a 90 % interval.
+const NORMAL_90: f64 = 1.645;
+
+impl LatencyRatio {
+    /// Returns the ratio `expected` whose logarithm has this standard error; `None` without a ratio above 0.
+    fn of(expected: f64, error: f64) -> Option<Self> {
+        let factor = (NORMAL_90 * error).exp();
+        let ratio = Self { low: expected / factor, expected, high: expected * factor };
+        (ratio.low > 0.0 && ratio.high.is_finite()).then_some(ratio)
+    }
+}
+
 /// A plan to change the design that the planner considered, and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionReport {
@@ -165,6 +189,9 @@ pub struct DecisionReport {
     /// plans of this kind.
     #[serde(default = "all")]
     pub realized: f64,
+    /// The expected ratio of the measured latencies after and before the plan; `None` in reports that do not tell it.
+    #[serde(default)]
+    pub latency_ratio: Option<LatencyRatio>,
     /// Predicted saving of all transactions within the horizon if the plan is executed, in µs: latency, and weighted
     /// CPU time, as far as it counts.
     pub benefit_us: f64,
@@ -229,6 +256,7 @@ impl DecisionReport {
             work_weight: CPU_WEIGHT,
             takes_back: plan.takes_back.clone(),
             realized: plan.realized,
+            latency_ratio: LatencyRatio::of(plan.latency_ratio, plan.latency_ratio_error),
             benefit_us: plan.benefit_us,
             cost_us: plan.cost_us,
             verdict,

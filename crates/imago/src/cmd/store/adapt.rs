@@ -6,11 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use imago_job::prediction::{Interval, Prediction};
 use imago_plan::store::guardrails::Limits;
 use imago_plan::store::parameters::Parameters;
 use imago_store::adapt::{
-    AdaptReport, Adaptation, AtMost, DecisionReport, KeptReport, LimitsRequest, Mode, Options,
-    Verdict,
+    AdaptReport, Adaptation, AtMost, DecisionReport, KeptReport, LatencyRatio, LimitsRequest, Mode,
+    Options, Verdict,
 };
 use imago_store::admin::ChangeRequest;
 use imago_store::engine::Store;
@@ -18,6 +19,7 @@ use imago_store::sampler::Sampler;
 
 use super::admin::{self, Where};
 use super::explain;
+use crate::cmd::foresight::{By, Summary};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
@@ -171,6 +173,33 @@ pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure
     context.output.result(&report, in_words)
 }
 
+/// The name of the prediction of a plan: the ratio of the mean latencies after and before it.
+const LATENCY_RATIO: &str = "latency_ratio";
+
+/// Shows how good the predictions for the plans were that a store executed.
+pub async fn foresight(store: Where, context: &Context) -> Result<(), Failure> {
+    let report: AdaptReport = admin::understood(admin::ask(&store, "adapt", None).await?)?;
+    context.output.result(&predictions(&report), Summary::in_words)
+}
+
+/// Returns the quality of the predictions for executed plans of a report.
+fn predictions(report: &AdaptReport) -> Summary {
+    let is_executed =
+        |one: &&DecisionReport| matches!(one.verdict, Verdict::Done | Verdict::Undone);
+    let executed = || report.decisions.iter().filter(is_executed);
+    let prediction = |one: &DecisionReport| {
+        let LatencyRatio { low, expected, high } = one.latency_ratio?;
+        Some(Prediction {
+            name: LATENCY_RATIO.to_owned(),
+            predicted: Interval::new(low, expected, high),
+            at_ms: one.at_ms,
+            realized: one.measured_us.map(|(before, after)| after / before),
+        })
+    };
+    let all: Vec<Prediction> = executed().filter_map(prediction).collect();
+    Summary::by(By::Plans(executed().count()), all.iter())
+}
+
 fn in_words(report: &AdaptReport) -> String {
     let mode = match (report.mode, report.is_paused) {
         _ if report.has_ended => "over",
@@ -262,7 +291,20 @@ fn decided(decision: &DecisionReport) -> String {
     };
     let measured = decision.measured_us.map_or_else(String::new, |(before, after)| {
         let error = decision.measured_error_us.map(|error| format!(" (± {error:.0})"));
-        format!("; measured {before:.0} -> {after:.0}{} µs", error.unwrap_or_default())
+        let change = 100.0 * (after / before - 1.0);
+        format!(
+            "; measured {before:.0} -> {after:.0}{} µs ({change:+.0} %)",
+            error.unwrap_or_default()
+        )
+    });
+    let expected = decision.latency_ratio.map_or_else(String::new, |ratio| {
+        let change = |ratio: f64| 100.0 * (ratio - 1.0);
+        format!(
+            " (expected {:+.0} %, in nine of ten cases {:+.0} to {:+.0} %)",
+            change(ratio.expected),
+            change(ratio.low),
+            change(ratio.high)
+        )
     });
     let ((before, after), (worked, works)) = (decision.predicted_us, decision.predicted_work_us);
     let discounted = if decision.realized < 0.995 {
@@ -276,9 +318,52 @@ fn decided(decision: &DecisionReport) -> String {
     let takes_back =
         decision.takes_back.as_ref().map_or_else(String::new, |why| format!("    {why}\n"));
     format!(
-        "{at_s:.1} s: {operators}: {verdict}\n    predicted latency {before:.0} -> {after:.0} µs{measured}, processor \
+        "{at_s:.1} s: {operators}: {verdict}\n    predicted latency {before:.0} -> {after:.0} µs{expected}{measured}, processor \
          time {worked:.0} -> {works:.0} µs; saves {:.0} ms{discounted}, costs {:.1} ms\n{takes_back}",
         decision.benefit_us / 1_000.0,
         decision.cost_us / 1_000.0
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn decision(verdict: Value, measured_us: Value) -> DecisionReport {
+        let mut decision = json!({
+            "at_ms": 12_300, "trigger": "1:customer-00004711", "site": 2,
+            "operators": ["remaster 1:customer-00004000 --site 2"],
+            "partitions": ["1:customer-00004000"], "predicted_us": [1_256.0, 1_004.8],
+            "latency_ratio": {"low": 0.7, "expected": 0.8, "high": 0.95},
+            "benefit_us": 6_949_000.0, "cost_us": 500.0, "measured_us": measured_us,
+        });
+        let verdict = verdict.as_object().expect("a verdict has fields").clone();
+        decision.as_object_mut().expect("it is an object").extend(verdict);
+        serde_json::from_value(decision).expect("it is a decision")
+    }
+
+    #[test]
+    fn executed_plans_count_with_what_was_measured() {
+        let done = || json!({"verdict": "done"});
+        let decisions = vec![
+            decision(done(), json!([1_300.0, 1_105.0])),
+            decision(done(), json!([1_300.0, 1_430.0])),
+            decision(done(), Value::Null),
+            decision(json!({"verdict": "rejected", "why": "it does not pay"}), Value::Null),
+        ];
+        let text = predictions(&AdaptReport { decisions, ..AdaptReport::default() }).in_words();
+        assert!(text.contains("latency_ratio      3         2     1 (50 %)"), "{text}");
+        assert!(text.ends_with("90 % are meant to be in their interval; plans: 3\n"), "{text}");
+        let none = predictions(&AdaptReport::default()).in_words();
+        assert!(none.contains("no plan"), "{none}");
+    }
+
+    #[test]
+    fn a_decision_tells_what_is_expected_and_what_came() {
+        let text = decided(&decision(json!({"verdict": "done"}), json!([1_300.0, 1_105.0])));
+        assert!(text.contains("(expected -20 %, in nine of ten cases -30 to -5 %)"), "{text}");
+        assert!(text.contains("measured 1300 -> 1105 µs (-15 %)"), "{text}");
+    }
 }

@@ -145,6 +145,13 @@ fn adaptation_moves_masters_to_sites_apart_and_outlives_their_deaths() {
     let report = explained(&served);
     assert!(report["changes"].as_u64() >= Some(2), "{report}");
     assert_eq!(report["sites"].as_array().unwrap().len(), usize::from(SITES), "{report}");
+    let done = report["decisions"].as_array().unwrap().iter().find(|one| one["verdict"] == "done");
+    let ratio = |bound: &str| done.and_then(|one| one["latency_ratio"][bound].as_f64()).unwrap();
+    let (low, expected, high) = (ratio("low"), ratio("expected"), ratio("high"));
+    assert!(0.0 < low && low < expected && expected < high, "{report}");
+    let foresight = told(&served, &["foresight"]);
+    assert!(foresight["plans"].as_u64() >= Some(1), "{foresight}");
+    assert_eq!(foresight["predictions"][0]["name"], "latency_ratio", "{foresight}");
     let heat = told(&served, &["heat", "--of", "writes"]);
     let ranges = heat["ranges"].as_array().unwrap().iter();
     let writes = ranges.flat_map(|one| one["writes"].as_array().unwrap()).filter_map(Value::as_f64);

@@ -44,6 +44,8 @@ impl Strategy<&'static str> for Scripted {
             work_us: (40.0, 40.0),
             takes_back: None,
             realized: 1.0,
+            latency_ratio: 1.0,
+            latency_ratio_error: 0.0,
             benefit_us: 3_000.0,
             cost_us: 100.0,
             rejected: None,

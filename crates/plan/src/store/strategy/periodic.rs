@@ -86,6 +86,8 @@ fn unpriced<K: Key>(
             work_us: (0.0, 0.0),
             takes_back: None,
             realized: 1.0,
+            latency_ratio: 1.0,
+            latency_ratio_error: 0.0,
             benefit_us: 0.0,
             cost_us: 0.0,
             rejected: why.map(Rejected::OnHold),

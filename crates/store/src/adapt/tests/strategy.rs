@@ -52,6 +52,8 @@ impl Strategy<Key> for AllAt {
                 work_us: (is.work_us, is.work_us),
                 takes_back: None,
                 realized: 1.0,
+                latency_ratio: 1.0,
+                latency_ratio_error: 0.0,
                 benefit_us: 1.0,
                 cost_us: 0.0,
                 rejected: why.map(Rejected::OnHold),
