@@ -20,6 +20,9 @@ use crate::key::Key;
 use crate::record::Site;
 use crate::sampler::{Sampled, Sampler};
 
+/// Number of keys and ranges of one round above which only a part of its samples is recorded: the planner's time is bounded,
+/// and transactions of hundreds of keys would use it up.
+const ACCESSES_MAX: usize = 5_000;
 /// Maximum number of design changes that the recorder retains.
 const MARKS_MAX: usize = 1_000;
 
@@ -72,6 +75,11 @@ pub struct HeatMark {
     pub site: Option<u16>,
 }
 
+/// Returns the number of keys and ranges that a sampled transaction declared.
+fn accesses_of(sampled: &Sampled) -> usize {
+    sampled.reads.len() + sampled.writes.len()
+}
+
 /// Adds the samples of each of the planner's rounds to the heat of key ranges.
 pub(super) struct HeatRecorder {
     heat: Heat<Key>,
@@ -120,7 +128,10 @@ impl HeatRecorder {
         self.now_ms = self.now_ms.max(now_ms);
         self.began_ms.get_or_insert(now_ms);
         let mut run_us: HashMap<Site, f64> = HashMap::new();
-        for sampled in fetched {
+        let accesses: usize = fetched.iter().map(accesses_of).sum();
+        let one_of = accesses.div_ceil(ACCESSES_MAX).max(1);
+        let recorded = || fetched.iter().step_by(one_of);
+        for sampled in recorded() {
             *run_us.entry(sampled.site).or_default() += weight_us(sampled);
         }
         let mut used_us: HashMap<Site, f64> = HashMap::new();
@@ -135,23 +146,23 @@ impl HeatRecorder {
                 self.unattributed_us += us;
             }
         }
-        for sampled in fetched {
+        for sampled in recorded() {
             let share = weight_us(sampled) / run_us[&sampled.site].max(f64::MIN_POSITIVE);
             let cpu_us = used_us.get(&sampled.site).map_or(0.0, |us| us * share);
-            self.add(sampled, true, cpu_us);
+            self.add(sampled, true, cpu_us, one_of);
         }
         for sampled in sampler.fetch_returned() {
-            self.add(&sampled, false, 0.0);
+            self.add(&sampled, false, 0.0, 1);
         }
         self.heat.reshape();
         self.mark(layout);
     }
 
-    /// Adds a sample to the cells of the keys that its transaction declared. A transaction that a site returned
+    /// Adds a sample to the cells of the keys that its transaction declared, for `one_of` samples of the round. A transaction that a site returned
     /// (`has_run` is false) counts only as conflicts: its accesses count where it runs.
-    fn add(&mut self, sampled: &Sampled, has_run: bool, cpu_us: f64) {
-        let every = f64::from(sampled.every);
-        let accesses = (sampled.reads.len() + sampled.writes.len()).max(1) as f64;
+    fn add(&mut self, sampled: &Sampled, has_run: bool, cpu_us: f64, one_of: usize) {
+        let every = f64::from(sampled.every) * one_of as f64;
+        let accesses = accesses_of(sampled).max(1) as f64;
         let counted = if has_run { every } else { 0.0 };
         let conflicts = if sampled.met_conflict { every } else { 0.0 };
         let cell = Cell { conflicts, cpu_us: cpu_us / accesses, ..Cell::default() };

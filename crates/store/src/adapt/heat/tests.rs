@@ -77,6 +77,29 @@ fn a_sample_stands_for_many_and_the_sites_time_is_divided_among_them() {
 }
 
 #[test]
+fn of_many_keys_a_part_of_the_samples_is_recorded_and_stands_for_all() {
+    let (sampler, time, mut recorder) =
+        (Sampler::new(2, None), ThreadTime::default(), HeatRecorder::new());
+    recorder.record(0, &sampler, &[], &layout());
+    let before = sampler.work(Site(0)).0;
+    work(&time, &sampler, Site(0));
+    let used_ms = (sampler.work(Site(0)).0 - before).as_secs_f64() * 1_000.0;
+    let user = |n: usize| key(&format!("user:{n:08}"));
+    let scan = |_| Sampled {
+        reads: (0..300).map(|n| KeyRange::only(&user(n))).collect(),
+        writes: Vec::new(),
+        ..sampled(0)
+    };
+    // 60,000 keys: one of twelve samples is recorded.
+    let samples: Vec<Sampled> = (0..200).map(scan).collect();
+    recorder.record(500, &sampler, &samples, &layout());
+    let report = recorder.report(500, wall(3_600));
+    let reads = sum(&report, |range| &range.reads);
+    assert!((reads / 600_000.0 - 1.0).abs() < 0.05, "{reads}");
+    assert!((sum(&report, |range| &range.cpu_ms) - used_ms).abs() < 0.2, "{report:?}");
+}
+
+#[test]
 fn time_without_samples_belongs_to_no_range() {
     let (sampler, time, mut recorder) =
         (Sampler::new(1, None), ThreadTime::default(), HeatRecorder::new());
