@@ -318,6 +318,17 @@ fn figure_3_of_morphosys_compares_six_designs() {
 }
 
 #[test]
+fn a_design_that_is_measured_alone_has_no_ratio() {
+    let report =
+        bench(&["run", "morphosys-fig3", "--quick", "--parts", "b", "--designs", "single-master"]);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 1, "{report}");
+    assert_figures(&rows[0], &["txn_per_s"]);
+    assert!(rows[0]["morphosys_ratio"].is_null(), "{report}");
+    assert!(report["parts"][0]["of_best_other"].is_null(), "{report}");
+}
+
+#[test]
 fn a_part_that_a_figure_of_morphosys_lacks_is_refused_with_those_it_has() {
     let output = Command::new(env!("CARGO_BIN_EXE_imago"))
         .args(["bench", "run", "morphosys-fig5", "--quick", "--parts", "abc,d50"])
