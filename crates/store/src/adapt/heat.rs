@@ -158,8 +158,8 @@ impl HeatRecorder {
         self.mark(layout);
     }
 
-    /// Adds a sample to the cells of the keys that its transaction declared, for `one_of` samples of the round. A transaction that a site returned
-    /// (`has_run` is false) counts only as conflicts: its accesses count where it runs.
+    /// Adds a sample to the cells of the keys that its transaction declared, for `one_of` samples of the round. A
+    /// transaction that a site returned (`has_run` is false) counts only as conflicts: its accesses count where it runs.
     fn add(&mut self, sampled: &Sampled, has_run: bool, cpu_us: f64, one_of: usize) {
         let every = f64::from(sampled.every) * one_of as f64;
         let accesses = accesses_of(sampled).max(1) as f64;

@@ -1,12 +1,12 @@
 //! Locks for transactions for which the design is changed first: one holds the keys of all partitions that it needs, from its
-//! first step until it has run.
+//! first step until it has run, or has been sent to its site for the first time.
 //!
 //! Without them two transactions that need one partition at two sites could take it from each other for ever. Transactions
 //! without common partitions change the design at the same time.
 //!
 //! Invariants:
 //! - Of two requests for overlapping keys the earlier one is granted first, and the later one after the earlier one has ended:
-//!   so there is no deadlock, and nobody starves.
+//!   so there is no deadlock, and each request is granted at last.
 //! - A request that is dropped, granted or not, does not hold anybody up.
 //!
 //! The locks ensure progress, and nothing else: partitions may be split, merged and moved by others meanwhile.
