@@ -15,6 +15,7 @@
 //! - A change that would exceed a limit is not made, not even to undo an earlier change.
 
 mod adaptation;
+mod coalesce;
 mod drain;
 mod driver;
 mod explain;

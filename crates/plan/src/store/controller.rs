@@ -30,6 +30,9 @@ const ERRORS_MIN: f64 = 2.0;
 /// Largest gain that [`ERRORS_MIN`] requires of a plan, as a share of the mean latency, however much the latency
 /// varies.
 const GAIN_SEEN_MAX: f64 = 0.05;
+/// Number of keys and ranges of all samples above which a decision uses only a part of the samples, because each key
+/// costs it time.
+const KEYS_MAX: usize = 50_000;
 /// Largest factor by which uncertain predictions raise the cost of a plan's operators.
 const COST_FACTOR_MAX: f64 = 10.0;
 
@@ -129,7 +132,11 @@ impl<K: Key> Controller<K> {
     /// to the samples.
     #[must_use]
     pub fn outlook(&self, layout: &Layout<K>, dice: &mut impl Rng) -> Outlook<K> {
-        let samples: Vec<Sample<K>> = self.regimes.samples().cloned().collect();
+        let keys = |sample: &Sample<K>| sample.reads.len() + sample.writes.len();
+        let all: usize = self.regimes.samples().map(keys).sum();
+        let one_of = all.div_ceil(KEYS_MAX).max(1);
+        // Samples are in no order, so that each part of them is as good.
+        let samples: Vec<Sample<K>> = self.regimes.samples().step_by(one_of).cloned().collect();
         let (lasts_s, others) = self.regimes.expected();
         Outlook {
             regime: self.regimes.id(),

@@ -1,7 +1,8 @@
 //! A linear function of a few inputs, learned online by stochastic gradient descent (MorphoSys, §5.2).
 //!
 //! Inputs are divided by their scale, which follows twice their mean, and clamped. So one extreme input moves no weight
-//! further than a large one, and a function of small inputs is learned as fast as one of large inputs. The error that a
+//! further than a large one, and a function of small inputs is learned as fast as one of large inputs. Where inputs
+//! stay beyond the clamp, the scale grows fourfold with each sample until they are within it. The error that a
 //! sample may claim is bounded by a multiple of the usual error, so that an outlier, for example a pause of the
 //! machine, counts as a bad sample and no more. Every fifth sample is held out: it is predicted and never learned from.
 //! The coefficient of determination (R²) is that of the last held-out samples.
@@ -245,17 +246,27 @@ impl<const N: usize> Linear<N> {
         }
     }
 
-    /// Lets the divisors of the inputs follow the inputs' size; the function stays the same.
+    /// Lets the divisors of the inputs follow the inputs' size; the function stays the same for inputs that are not
+    /// clamped.
     fn rescale(&mut self, inputs: [f64; N]) {
         let first = self.unit == 0.0;
         let rate = (2.0 / (self.samples as f64 + 1.0)).max(0.005);
         for (n, input) in inputs.into_iter().enumerate() {
             let before = self.scales[n];
-            let input = if first { input } else { input.min(INPUT_MAX * before) };
+            let is_clamped = !first && input > INPUT_MAX * before;
             let follows = before + rate * (2.0 * input.max(0.0) - before);
-            let scale = if first { 2.0 * input } else { follows };
+            let scale = match (first, is_clamped) {
+                (true, _) => 2.0 * input,
+                // A workload that has just begun: at the usual rate its scale would take hundreds of samples.
+                (_, true) => (2.0 * input).min(INPUT_MAX * before),
+                _ => follows,
+            };
             self.scales[n] = scale.clamp(self.scales_min[n], SCALE_MAX);
-            let factor = self.scales[n] / before;
+            let factor = match is_clamped {
+                // The weight was learned for the clamped input, and keeps its effect.
+                true => INPUT_MAX / (input / self.scales[n]).min(INPUT_MAX),
+                false => self.scales[n] / before,
+            };
             self.weights[n] *= factor;
             self.steps[n] *= factor;
         }

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::adaptation::Adaptation;
+use super::coalesce::coalesced;
 use super::explanation::Known;
 use super::options::Mode;
 use super::persisted::{Persisted, VERSION};
@@ -340,7 +341,7 @@ fn observed(at_ms: u64, sampled: Sampled) -> Observed<Key> {
         at_ms,
         every: sampled.every,
         site: sampled.site.0,
-        reads: sampled.reads.into_iter().map(|of| (of.start, of.end)).collect(),
+        reads: coalesced(sampled.reads).into_iter().map(|of| (of.start, of.end)).collect(),
         writes: sampled.writes,
         rows: sampled.rows,
         lag_entries: sampled.log_lag_entries,

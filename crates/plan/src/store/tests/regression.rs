@@ -121,3 +121,29 @@ fn what_comes_once_among_many_zeros_is_not_expected_again() {
     lock.observe([0.2], 9_000.0);
     assert!(lock.predict([0.2]) < 200.0, "{}", lock.predict([0.2]));
 }
+
+#[test]
+fn a_store_that_was_filled_before_it_is_read_learns_what_reads_cost() {
+    // Site 0 is filled with 60,000 rows a second, and then scanned; three other sites are idle all the time.
+    let mut cpu = Linear::<3>::new([10.0; 3])
+        .with_prior([1.0, 30.0, 12.0])
+        .rising()
+        .proportional()
+        .with_replay(60);
+    let cost = |[reads, writes, _]: [f64; 3]| reads * 0.3e-6 + writes * 9e-6;
+    let learn = |cpu: &mut Linear<3>, inputs: [f64; 3]| {
+        cpu.observe(inputs, cost(inputs));
+        (0..3).for_each(|_| cpu.observe([0.0; 3], 0.0));
+    };
+    (0..6).for_each(|n| learn(&mut cpu, [f64::from(n) * 2.0, 60_000.0, 0.0]));
+    let mix = |n: u32| {
+        let share = 1.0 + f64::from(n % 5) / 20.0;
+        [1_600_000.0 * share, 8_000.0 * share, 0.0]
+    };
+    (0..30).for_each(|n| learn(&mut cpu, mix(n)));
+    for share in [0.25, 0.5, 1.0, 1.5] {
+        let inputs = mix(0).map(|rate_s| rate_s * share);
+        let (told, exact) = (cpu.predict(inputs), cost(inputs));
+        assert!((told - exact).abs() <= 0.2 * exact, "{told} and {exact} at {share} of the load");
+    }
+}
