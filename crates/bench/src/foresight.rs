@@ -1,5 +1,5 @@
-//! Benchmark of predictions: copies of several sizes from one replica set to another, and what each predicted beside what came
-//! of it.
+//! Benchmark of predictions: copies of several sizes from one replica set to another, and the plans of a store that adapts, and
+//! what each predicted beside what came of it.
 //!
 //! Each copy keeps its predictions in its job's record ([`imago_job::prediction`]), from which the quality of each kind
 //! follows. Besides, each report of progress has the interval of the time that is left: of those from a tenth of the bulk on,
@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::cluster_pair::{COLL, ClusterPair, DB, require};
 use crate::error::{Error, Result};
 use crate::fill;
+use crate::morphosys;
 use crate::process::{Ended, Measured};
 use crate::replay::job_of;
 use crate::subject::{self, Subject};
@@ -32,8 +33,10 @@ pub struct Report {
     /// The benchmark, its size, and the machine.
     #[serde(flatten)]
     pub header: Header<Size>,
-    /// The quality of the predictions of each kind.
+    /// The quality of the predictions of each kind, of copies and of the store's plans.
     pub predictions: Vec<Quality>,
+    /// Number of plans that the store executed.
+    pub plans: usize,
     /// Number of reports of progress from a tenth of the bulk on that had an interval of the time that is left.
     pub reports: usize,
     /// Share (0..1) of these whose interval contained the time at which the copy had caught up.
@@ -53,12 +56,12 @@ pub struct Copied {
     pub predictions: Vec<Prediction>,
 }
 
-/// Runs the benchmark and returns its report.
+/// Runs the benchmark, with loads of `seconds` on a store, and returns its report.
 ///
 /// # Errors
-/// Returns an error if a cluster cannot be started, or a copy fails or is wrong.
+/// Returns an error if a cluster cannot be started, a copy fails or is wrong, or a store refuses an operation.
 #[crate::boxed]
-pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
+pub async fn run(size: Size, seconds: u64, commands: &subject::Commands) -> Result<Report> {
     let least = PARTS[0] * 2;
     if size.documents < least || size.runs == 0 {
         return Err(Error::Size(format!("predictions need at least {least} documents and 1 run")));
@@ -79,9 +82,15 @@ pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
             copies.push(copied);
         }
     }
+    drop(clusters);
+    let loads = tokio::task::spawn_blocking(move || morphosys::predictions(seconds)).await;
+    let plans =
+        loads.map_err(|stopped| Error::Wrong(format!("the loads on stores: {stopped}")))??;
+    let predictions = copies.iter().flat_map(|copied| &copied.predictions).chain(&plans);
     Ok(Report {
         header: Header::with_servers("foresight", size, cluster_pair::CACHE_MB),
-        predictions: Quality::by_name(copies.iter().flat_map(|copied| &copied.predictions)),
+        predictions: Quality::by_name(predictions),
+        plans: plans.len(),
         reports: told,
         reports_inside: inside as f64 / told.max(1) as f64,
         reports_told: told as f64 / reports.max(1) as f64,

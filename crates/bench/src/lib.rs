@@ -10,6 +10,7 @@
 //! This crate must not know flags and terminals.
 
 pub mod adapt;
+pub mod cache_hits;
 pub mod chain_fetch;
 mod cluster_pair;
 mod competitor;
@@ -101,7 +102,7 @@ impl Machine {
 }
 
 /// Name of each benchmark, and a description of the measured work.
-pub const BENCHMARKS: [(&str, &str); 27] = [
+pub const BENCHMARKS: [(&str, &str); 28] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -109,7 +110,10 @@ pub const BENCHMARKS: [(&str, &str); 27] = [
         "reshard",
         "a change of the shard key, against the server's own; what moves, what clients see",
     ),
-    ("foresight", "what copies of several sizes predicted, beside what came of it"),
+    (
+        "foresight",
+        "what copies of several sizes and plans of a store predicted, beside what came of it",
+    ),
     ("chain-fetch", "fetching by batches and through a cache, beside a loop of find_one"),
     ("placement", "deciding where chunks go, exactly, against the textbook's Hungarian algorithm"),
     (
@@ -134,6 +138,7 @@ pub const BENCHMARKS: [(&str, &str); 27] = [
         "tune-schedule",
         "deciding when a configuration changes, exactly, against the paper's genetic search",
     ),
+    ("cache-hits", "hits of a real Redis by policy and size, beside those that a plan predicts"),
     ("reuse", "miss-ratio curves: exact, sampled and simulated, against one pass over the trace"),
     (
         "sophia-traces",

@@ -144,11 +144,12 @@ fn once(size: Size, seed: u64) -> Run {
         samples: 5,
         log_factor: 10,
         decay_minutes: 1,
-        references_per_minute: minute,
+        references_per_s: minute / 60.0,
     };
     let mut simulated =
         |policy| reuse::simulated(&phases, Start::Cold, policy, &capacities, RATE, &mut dice);
-    let (lru, lru_s) = timed(|| simulated(Policy::SampledLru { samples: 5 }));
+    let (lru, lru_s) =
+        timed(|| simulated(Policy::SampledLru { samples: 5, references_per_s: None }));
     let (_, lfu_s) = timed(|| simulated(lfu));
     let compared: Vec<u64> = (1..=CAPACITIES).map(|n| capacity(n, CAPACITIES)).collect();
     Run {

@@ -14,6 +14,8 @@
 //! - `simulator`: the same, played through; the oracle.
 //! - [`reuse`]: the share of references that a cache of each size serves, from a trace.
 //! - [`queueing`]: closed queueing networks, from which `phase` takes its bounds.
+//! - `interval`: the intervals of predicted times, and of their ratios.
+//! - `recorded`: the time of a recorded job as it reads now, with its own requests, on each shape.
 //! - `grid`, `plan`, `reasons`: all shapes, those worth choosing among, the advice and why not its neighbours.
 
 mod batch;
@@ -21,11 +23,13 @@ mod candidate;
 mod costs;
 mod fork;
 mod grid;
+mod interval;
 mod phase;
 mod plan;
 mod predict;
 pub mod queueing;
 mod reasons;
+mod recorded;
 pub mod reuse;
 mod shape;
 #[cfg(test)]
@@ -36,8 +40,10 @@ mod tests;
 pub use candidate::{Advice, Candidate, Question};
 pub use costs::{Cost, Costs, Errors, Job, Machine, Prices};
 pub use grid::Grid;
+pub use interval::{Basis, Interval};
 pub use plan::{Neighbour, Plan, Uneven, plan};
-pub use predict::{AtStation, Interval, PhaseTime, Prediction, Processors, interval, predict};
+pub use predict::{AtStation, PhaseTime, Prediction, Processors, predict};
+pub use recorded::{Recorded, RecordedPhase, RecordedTime};
 pub use shape::{CacheAt, Reads, Shape, Shares, SharesError, Station};
 
 use reuse::Curve;

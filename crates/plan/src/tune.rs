@@ -19,6 +19,7 @@ pub mod canary;
 pub mod capacity;
 pub mod design;
 pub mod forecast;
+pub mod gain_interval;
 pub mod genetic;
 pub mod judge;
 pub mod planner;

@@ -4,25 +4,26 @@
 //! The report is a function of the trace, the costs and the settings alone. It names the origin of the costs, and the
 //! figures that rest on a default.
 
+mod policy;
+mod recorded;
 mod report;
+mod shape;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;
 
-use imago_plan::provision::reuse::{Curve, Reference, Sampling, Start, exact, sampled};
+use imago_plan::provision::reuse::Start;
 use imago_plan::provision::{
     CacheAt, Costs, Errors, Grid, Job, Machine, Prices, Question, Reads, Shares, Workload, plan,
 };
 
 use crate::trace::Trace;
-pub use report::{
-    Advice, NeighbourReport, PhaseReport, Report, ShapeReport, StationReport, UnevenReport,
-};
-
-/// Maximum number of references (reads that found a document) for which the hit curve is computed exactly; for a
-/// longer trace, the curve is estimated from a sample of its keys.
-const EXACT_MAX: u64 = 10_000_000;
+use policy::policies;
+pub use policy::{CachePolicy, PolicyReport};
+pub use recorded::{AsRecorded, InBatches, RecordedShape};
+pub use report::{Advice, NeighbourReport, PhaseReport, Report, StationReport, UnevenReport};
+pub use shape::ShapeReport;
 
 /// Maximum number of shapes (combinations of shards, replicas, cache and read preference) that one plan compares.
 pub const SHAPES_MAX: usize = 20_000;
@@ -39,6 +40,9 @@ pub struct Origin {
     /// True if the costs were measured on the user's own cluster. If false, they were measured on another machine with
     /// other documents, and document sizes are taken from the trace.
     pub is_own: bool,
+    /// Number of shards of the cluster that the probe measured, on which the job is taken to have been recorded; `None` for
+    /// costs of another machine.
+    pub shards: Option<u32>,
     /// Stations that the user's cluster did not have during the probe; the costs of these stations come from the
     /// built-in probe.
     pub borrowed: Vec<&'static str>,
@@ -69,6 +73,8 @@ pub struct Settings {
     pub machine: Machine,
     /// Settings of the job: its number of workers, and its number of keys per batch.
     pub job: Job,
+    /// Eviction policy of the cache.
+    pub policy: CachePolicy,
     /// State of the cache when the job starts: cold or warm.
     pub start: Start,
     /// Number of documents in the collection; `None`: the number in the costs, or, if they come from another machine,
@@ -104,8 +110,12 @@ pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Adv
     checked(trace, settings)?;
     let costs = costs(trace, origin, settings.documents);
     let references = trace.references(costs.entry_bytes);
-    let curve = curve(&references, settings.start);
-    let cache_bytes = settings.cache_bytes.clone().unwrap_or_else(|| sizes(curve.distinct_bytes()));
+    let curve = |capacities: &[u64]| {
+        settings.policy.curve(&references, settings.start, capacities, trace.reads_per_s())
+    };
+    let cache_bytes =
+        settings.cache_bytes.clone().unwrap_or_else(|| sizes(curve(&[]).distinct_bytes()));
+    let curve = curve(&cache_bytes);
     let grid = Grid::new(
         settings.shards.clone(),
         settings.replicas.clone(),
@@ -129,7 +139,14 @@ pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Adv
         deadline_s: settings.deadline_s,
         prices: settings.prices,
     };
-    Ok(report::report(&question, &plan(&question), origin, &curve, trace))
+    let plan = plan(&question);
+    let capacity_bytes = plan.advised().prediction.shape.cache_bytes;
+    let policies = policies(trace, &references, settings.start, capacity_bytes);
+    Ok(Advice {
+        policy: settings.policy,
+        policies,
+        ..report::report(&question, &plan, origin, &curve, trace)
+    })
 }
 
 /// Checks that the trace has reads, and that the deadline and the prices in the settings are valid.
@@ -163,17 +180,6 @@ fn costs(trace: &Trace, origin: &Origin, documents: Option<u64>) -> Costs {
         costs.documents = documents;
     }
     costs
-}
-
-/// Computes the hit curve (hits in each phase by cache size) of the references of each phase: exactly up to
-/// [`EXACT_MAX`] references, else from a sample of the keys.
-fn curve(references: &[Vec<Reference>], start: Start) -> Curve {
-    let number: u64 = references.iter().map(|phase| phase.len() as u64).sum();
-    if number <= EXACT_MAX {
-        exact(references, start)
-    } else {
-        sampled(references, start, Sampling::default())
-    }
 }
 
 /// Returns the default candidate sizes of the cache in bytes: 0 (no cache), and an eighth, a quarter, a half and all

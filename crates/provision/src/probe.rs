@@ -201,6 +201,7 @@ impl Probe {
             router: greatest(&[costs.router.or(lent.router)]),
             shard: greatest(&[Some(costs.shard)]),
             round_trips: trips.iter().flatten().map(|trip| trip.relative_error).fold(0.0, f64::max),
+            all: 0.0,
         }
     }
 

@@ -62,13 +62,26 @@ pub struct Read {
 }
 
 /// Start and end of a phase, in microseconds since the start of the recording; for a CSV file, in microseconds of its
-/// column `time`. Both are 0 where times are not known.
+/// column `time`. Both are 0 where times are not known. In a recording it also has the job's requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Start of the phase's first read, in microseconds since the start of the recording (CSV: the time in the file).
     pub began_us: u64,
     /// End of the phase's last read, in microseconds since the start of the recording.
     pub ended_us: u64,
+    /// The requests by which the job made the reads of the phase; `None` if they are not known.
+    pub requests: Option<Requests>,
+}
+
+/// The requests for the reads of a phase, as a proxy between the job and the database saw them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Number of requests: `find`s by `_id`, and further batches of their cursors.
+    pub count: u64,
+    /// Sum of the times from each request to its reply, in microseconds.
+    pub waited_us: u64,
+    /// Greatest number of requests under way at once.
+    pub at_once: u32,
 }
 
 /// Origin of a trace.
@@ -185,6 +198,15 @@ impl Trace {
     pub fn documents(&self) -> (u64, u64) {
         let sizes = self.phases.iter().flatten().filter_map(|read| read.document_bytes);
         sizes.fold((0, 0), |(count, bytes), size| (count + 1, bytes + u64::from(size)))
+    }
+
+    /// Returns the number of reads per second of the job's time, pauses between its phases included; `None` if times are not
+    /// known.
+    #[must_use]
+    pub fn reads_per_s(&self) -> Option<f64> {
+        let (first, last) = (self.spans.first()?, self.spans.last()?);
+        let us = last.ended_us.saturating_sub(first.began_us);
+        (us > 0).then(|| self.reads() as f64 / us as f64 * 1e6)
     }
 
     /// Returns the share of the job's reads that the trace lacks because they were not by `_id`, from 0 to 1.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use imago_job::prediction::Prediction;
 use imago_load::store::transactions::{Benchmark, Drawing, key};
 use imago_plan::store::guardrails::Limits;
 use imago_plan::store::parameters::Parameters;
@@ -100,6 +101,9 @@ pub struct Outcome {
     /// The decisions of the strategy, and the accuracy of the predictions; `None` if nothing changes the design.
     #[serde(skip)]
     pub quality: Option<Quality>,
+    /// What the executed plans of adaptation predicted, and what was measured.
+    #[serde(skip)]
+    pub predictions: Vec<Prediction>,
 }
 
 /// A partition at the end of a load.
@@ -207,6 +211,7 @@ pub fn run(design: Design, scene: &Scene) -> Result<Outcome> {
         contradictions,
         at_end,
         quality: report.as_ref().map(Quality::of),
+        predictions: report.map(|report| report.predictions()).unwrap_or_default(),
     })
 }
 

@@ -101,7 +101,7 @@ impl Predictor {
 
     /// Simulates the cache with each of these sizes in bytes, and returns the expected hits by size.
     fn curve(&self, caches_bytes: &[u64]) -> Curve {
-        let policy = Policy::SampledLru { samples: SAMPLES };
+        let policy = Policy::SampledLru { samples: SAMPLES, references_per_s: None };
         simulated(
             &self.references,
             Start::Cold,

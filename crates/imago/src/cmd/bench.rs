@@ -19,8 +19,8 @@ use imago_bench::morphosys::Of;
 use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{
-    BENCHMARKS, Size, adapt, chain_fetch, copy, flows, foresight, placement, replay, reshard,
-    schedule, sophia, store, verify,
+    BENCHMARKS, Size, adapt, cache_hits, chain_fetch, copy, flows, foresight, placement, replay,
+    reshard, schedule, sophia, store, verify,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -106,7 +106,8 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             json!(reshard::run(resharding.size(), &commands).await?)
         }
         Benchmark::Foresight(documents) => {
-            json!(foresight::run(documents.size(), &commands).await?)
+            let seconds = if documents.quick { 6 } else { 30 };
+            json!(foresight::run(documents.size(), seconds, &commands).await?)
         }
         Benchmark::ChainFetch(asked) => json!(chain_fetch::run(asked.size()).await?),
         Benchmark::Placement(chunks) => json!(placement(chunks).await?),
@@ -142,6 +143,9 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             let size = schedule::Size { intervals, configurations, runs };
             let quickest = schedule::Size { intervals: 24, configurations: 3, runs: 2 };
             json!(schedule::run(if quick { quickest } else { size }))
+        }
+        Benchmark::CacheHits(asked) => {
+            json!(cache_hits::run(asked.size(), &|load| eprintln!("{load}")).await?)
         }
         Benchmark::Reuse(asked) => json!(imago_bench::reuse::run(asked.size())),
         Benchmark::SophiaTraces(asked) => {

@@ -1,5 +1,5 @@
-//! `imago foresight` and `imago store foresight`: how good the predictions of earlier jobs, and of a store's plans, were; and
-//! `imago job report`: those of one job.
+//! `imago foresight`, `imago store foresight` and `imago tune foresight`: how good the predictions of earlier jobs, of a store's
+//! plans, and of changes of a configuration were; and `imago job report`: those of one job.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -40,6 +40,8 @@ pub enum By {
     Jobs(usize),
     /// This number of plans that a store executed.
     Plans(usize),
+    /// This number of changes of a cluster's configuration.
+    Changes(usize),
 }
 
 /// The quality of the predictions of the jobs in a cluster, or of a store's plans.
@@ -84,6 +86,7 @@ impl Summary {
                 By::Plans(_) => {
                     "the store has executed no plan that adaptation predicted something of\n"
                 }
+                By::Changes(_) => "no change of this cluster's configuration was judged\n",
             };
             return nothing.to_owned();
         }
@@ -112,6 +115,7 @@ impl Summary {
         let by = match self.by {
             By::Jobs(many) => format!("jobs: {many}"),
             By::Plans(many) => format!("plans: {many}"),
+            By::Changes(many) => format!("changes: {many}"),
         };
         _ = writeln!(text, "{meant} are meant to be in their interval; {by}");
         for Kind { quality, .. } in

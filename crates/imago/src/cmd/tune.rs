@@ -59,6 +59,8 @@ enum Action {
     Jobs(cluster::ClusterArgs),
     /// List what `run` decided for a cluster, and why.
     Decisions(decisions::Args),
+    /// Show how good the predicted gains were of the changes that `run` made to a cluster.
+    Foresight(cluster::ClusterArgs),
     /// Suspend changes by `run` until `go-on`.
     Hold(cluster::ClusterArgs),
     /// Show the steps of a roll, with the reason for each.
@@ -83,6 +85,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Run(args) => run::run(*args, context).await,
         Action::Observe(args) => observe::run(args, context).await,
         Action::Decisions(args) => decisions::list(&args, context).await,
+        Action::Foresight(kept) => decisions::foresight(&kept, context).await,
         Action::Hold(kept) => decisions::hold(&kept, true, context).await,
         Action::Roll(args) => roll::run(args, context).await,
         Action::Knobs(args) => knobs::run(&args, context),

@@ -2,5 +2,6 @@
 
 mod measure;
 mod plan;
+mod policy;
 mod probe;
 mod record;

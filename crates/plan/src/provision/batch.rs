@@ -62,6 +62,8 @@ pub(super) struct Batch {
     pub keys: f64,
     /// Mean number of keys per batch that are not in the cache.
     pub misses: f64,
+    /// Probability that a batch sends a request to any shard, from 0 to 1.
+    pub find_probability: f64,
     /// Service of a batch at the client, the cache if there is one, and the router.
     pub single: Vec<Load>,
     /// Service of a batch at each shard; the batch waits for the slowest shard.
@@ -88,6 +90,19 @@ impl Batch {
         shares: &[f64],
     ) -> Self {
         let batches = keys.div_ceil(u64::from(job.batch));
+        Self::of((keys, batches), hits, costs, machine, job.variation, shape, shares)
+    }
+
+    /// Computes the mean batch of a phase of `keys` keys in `batches` batches (at least one of each): see [`Batch::new`].
+    pub fn of(
+        (keys, batches): (u64, u64),
+        hits: f64,
+        costs: &Costs,
+        machine: &Machine,
+        variation: f64,
+        shape: Shape,
+        shares: &[f64],
+    ) -> Self {
         let per_batch = keys as f64 / batches as f64;
         let has_cache = shape.cache_bytes > 0;
         let miss_ratio = if has_cache { (1.0 - hits / keys as f64).clamp(0.0, 1.0) } else { 1.0 };
@@ -113,7 +128,7 @@ impl Batch {
         let cache =
             costs.cache_get.of(gets, gets * per_batch) + costs.cache_set.of(sets, gets * misses);
         let single = |station, servers, request_probability, mean_s, variance| {
-            let variance = varied(mean_s, variance, job.variation);
+            let variance = varied(mean_s, variance, variation);
             Load { station, servers, members: 1, request_probability, mean_s, variance }
         };
         let binomial = misses * (1.0 - miss_ratio);
@@ -139,7 +154,7 @@ impl Batch {
             let keys = misses * share;
             let mean_s = costs.shard.of(request_probability, keys);
             let variance = compound(costs.shard, request_probability, keys, keys);
-            let variance = varied(mean_s, variance, job.variation);
+            let variance = varied(mean_s, variance, variation);
             let members = shape.read_members();
             let station = Station::Shard(number);
             Load {
@@ -157,6 +172,7 @@ impl Batch {
             batches,
             keys: per_batch,
             misses,
+            find_probability: finds,
             single: stations,
             shards: (0..).zip(shares).map(shard).collect(),
             delay_s: cache_trips * costs.round_trip_cache_s

@@ -75,6 +75,8 @@ pub struct Errors {
     pub shard: f64,
     /// Relative standard error of the round trips.
     pub round_trips: f64,
+    /// Relative standard error that all costs have in common: that of costs which were measured on another machine.
+    pub all: f64,
 }
 
 /// Number of processors of each station; any number above 0: a control group may grant 0.3 of one.

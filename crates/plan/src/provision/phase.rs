@@ -42,7 +42,7 @@ const FOUND: f64 = 1e-3;
 /// Computes the time of a phase of batches like `batch`, with at most `workers` batches in flight.
 pub(super) fn phase_timing(batch: &Batch, workers: u32) -> PhaseTiming {
     let loads: Vec<&Load> = batch.loads().collect();
-    let fork_s = slowest_s(&batch.shards.iter().map(part).collect::<Vec<_>>());
+    let fork_s = fork_s(batch);
     let single_s: f64 = batch.single.iter().map(Load::alone_s).sum();
     let alone_s = single_s + batch.delay_s + fork_s;
     // Of equally slow stations the first: `max_by` returns the last, so the order is reversed.
@@ -76,6 +76,15 @@ pub(super) fn phase_timing(batch: &Batch, workers: u32) -> PhaseTiming {
         responses_s: loads.iter().zip(&waits_s).map(response).collect(),
         bottleneck: if round_s > alone_s { slowest.station } else { Station::Workers },
     }
+}
+
+/// Returns the mean time of a batch at the slowest of its shards without queueing, in seconds. The parts of a fork are taken to
+/// be independent, by which a batch of one key would sometimes ask no shard; but one with misses always asks some.
+fn fork_s(batch: &Batch) -> f64 {
+    let parts: Vec<Part> = batch.shards.iter().map(part).collect();
+    let none: f64 = parts.iter().map(|part| 1.0 - part.request_probability).product();
+    let some = 1.0 - none;
+    if some > 0.0 { slowest_s(&parts) * batch.find_probability / some } else { 0.0 }
 }
 
 /// Converts the service of a batch at a shard into a part of a fork.

@@ -2,7 +2,7 @@
 
 use super::Workload;
 use super::batch::{Batch, Load};
-use super::costs::{Cost, Costs, Errors, Job, Machine};
+use super::costs::{Costs, Job, Machine};
 use super::phase::phase_timing;
 use super::shape::{Shape, Shares, Station};
 
@@ -182,67 +182,4 @@ fn bottleneck(phases: &[PhaseTime]) -> Station {
     };
     let all = phases.iter().map(|phase| phase.bottleneck);
     all.max_by(|one, other| time_s(*one).total_cmp(&time_s(*other))).unwrap_or(Station::Workers)
-}
-
-/// The 95 % confidence interval of a job's time, in seconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
-    /// Lower end of the interval, in seconds, at least 0.
-    pub low_s: f64,
-    /// Upper end of the interval, in seconds.
-    pub high_s: f64,
-}
-
-/// Returns the interval of a job's time that follows from the errors of the costs. It uses the delta method: each group
-/// of costs is changed by its standard error, and the squares of the changes in time are added. The interval does not
-/// include the error of the model itself.
-#[must_use]
-pub fn interval(
-    workload: Workload<'_>,
-    costs: &Costs,
-    errors: &Errors,
-    machine: &Machine,
-    job: &Job,
-    shape: Shape,
-    shares: &Shares,
-) -> Interval {
-    let time_s = |costs: &Costs| predict(workload, costs, machine, job, shape, shares).job_s;
-    let mean_s = time_s(costs);
-    let scaled = |cost: Cost, error: f64| Cost {
-        request_s: cost.request_s * (1.0 + error),
-        key_s: cost.key_s * (1.0 + error),
-    };
-    let client = Costs {
-        client: scaled(costs.client, errors.client),
-        client_get: scaled(costs.client_get, errors.client),
-        client_set: scaled(costs.client_set, errors.client),
-        client_find: scaled(costs.client_find, errors.client),
-        proxy: scaled(costs.proxy, errors.client),
-        ..*costs
-    };
-    let cache = Costs {
-        cache_get: scaled(costs.cache_get, errors.cache),
-        cache_set: scaled(costs.cache_set, errors.cache),
-        ..*costs
-    };
-    let router = Costs { router: scaled(costs.router, errors.router), ..*costs };
-    let shard = Costs { shard: scaled(costs.shard, errors.shard), ..*costs };
-    let longer = 1.0 + errors.round_trips;
-    let trips = Costs {
-        round_trip_cache_s: costs.round_trip_cache_s * longer,
-        round_trip_router_s: costs.round_trip_router_s * longer,
-        round_trip_shard_s: costs.round_trip_shard_s * longer,
-        ..*costs
-    };
-    let changed = [
-        (errors.client, client),
-        (errors.cache, cache),
-        (errors.router, router),
-        (errors.shard, shard),
-        (errors.round_trips, trips),
-    ];
-    let changed = changed.iter().filter(|(error, _)| *error > 0.0);
-    let variance: f64 = changed.map(|(_, costs)| (time_s(costs) - mean_s).powi(2)).sum();
-    let half_s = 1.96 * variance.sqrt();
-    Interval { low_s: (mean_s - half_s).max(0.0), high_s: mean_s + half_s }
 }

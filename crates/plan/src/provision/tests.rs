@@ -2,6 +2,7 @@
 
 mod against_simulator;
 mod plans;
+mod recorded;
 mod uniform;
 
 use super::{CacheAt, Cost, Costs, Hits, Job, Machine, Reads, Shape};

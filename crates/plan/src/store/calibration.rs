@@ -12,12 +12,13 @@
 //! each [`HALF_LIFE_MS`], so that a kind of plan that did not pay is tried again.
 //!
 //! The saving of a large plan, a redesign, counts in full: there are few of them, and they have a large least saving of their own.
-//! What is expected of it ([`RealizedShares::expected`]) follows from earlier ones all the same.
+//! What is expected of it ([`RealizedShares::expected_ratio`]) follows from earlier ones all the same.
 //!
-//! Around the regression lies the interval of a prediction: from how far the measured savings of the same kind lay from it, as if
-//! one had been seen at a distance of [`SPREAD`] before.
+//! Around the regression lies the interval of a prediction. It follows from how far the measured savings of the same kind lay
+//! from the line, as if one had been seen at a distance of [`SPREAD`] before, and from the error of the line's slope, by which
+//! large savings are less certain than small ones.
 //!
-//! Invariants: a share is between 0 and 1, and 1 without evidence. Evidence is bounded by [`EVIDENCE_MAX`].
+//! Invariants: a share that counts is between 0 and 1, and 1 without evidence; the slope is at most [`SLOPE_MAX`]. Evidence is bounded by [`EVIDENCE_MAX`].
 
 use super::considered::LARGE_ABOVE;
 use super::guardrails::Watched;
@@ -33,9 +34,11 @@ const EVIDENCE_MAX: f64 = 60.0;
 /// drifts.
 const DRIFT: f64 = 0.05;
 /// Standard deviation of a measured saving around the expected one, without evidence.
-const SPREAD: f64 = 0.15;
+const SPREAD: f64 = 0.25;
 /// Weight of that assumption: one measured plan.
 const SPREAD_WEIGHT: f64 = 1.0 / (DRIFT * DRIFT);
+/// Largest slope of measured over predicted savings. What a plan saves beyond its prediction does not count in decisions.
+const SLOPE_MAX: f64 = 2.0;
 /// Largest measured or predicted saving, as a logarithm: one measurement beyond it would outweigh all others.
 const SAVING_MAX: f64 = 1.0;
 
@@ -78,16 +81,24 @@ pub struct RealizedShares([Expected; KINDS]);
 
 /// What is expected of plans of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Expected {
-    /// The share (0..1) of the predicted saving, as a logarithm of the ratio of two latencies, that comes true.
-    pub share: f64,
-    /// Standard deviation of the measured saving around that.
-    pub spread: f64,
+struct Expected {
+    /// The share of the predicted saving, as a logarithm of the ratio of two latencies, that comes true: from 0 up to
+    /// [`SLOPE_MAX`].
+    slope: f64,
+    /// Standard error of the slope.
+    slope_error: f64,
+    /// Standard deviation of the measured saving around what the slope tells.
+    spread: f64,
+}
+
+impl Expected {
+    /// What is expected without evidence.
+    const UNKNOWN: Self = Self { slope: 1.0, slope_error: 0.5, spread: SPREAD };
 }
 
 impl Default for RealizedShares {
     fn default() -> Self {
-        Self([Expected { share: 1.0, spread: SPREAD }; KINDS])
+        Self([Expected::UNKNOWN; KINDS])
     }
 }
 
@@ -97,14 +108,17 @@ impl RealizedShares {
     pub fn of<K>(&self, operators: &[Operator<K>]) -> f64 {
         match PlanKind::of(operators) {
             PlanKind::Large => 1.0,
-            _ => self.expected(operators).share,
+            kind => self.0[kind as usize].slope.min(1.0),
         }
     }
 
-    /// Returns what is expected of the predicted saving of a plan with these operators.
+    /// Returns the ratio of the latencies after and before that is expected of a plan with these operators, for which
+    /// `predicted` was predicted, and the standard error of the ratio's logarithm.
     #[must_use]
-    pub fn expected<K>(&self, operators: &[Operator<K>]) -> Expected {
-        self.0[PlanKind::of(operators) as usize]
+    pub fn expected_ratio<K>(&self, operators: &[Operator<K>], predicted: f64) -> (f64, f64) {
+        let Expected { slope, slope_error, spread } = self.0[PlanKind::of(operators) as usize];
+        let saving = predicted.ln().clamp(-SAVING_MAX, SAVING_MAX);
+        (predicted.powf(slope), spread.hypot(slope_error * saving))
     }
 }
 
@@ -133,10 +147,14 @@ impl Evidence {
     }
 
     fn expected(self) -> Expected {
-        let share = ((self.realized + PRIOR) / (self.predicted + PRIOR)).clamp(0.0, 1.0);
-        let squares = self.measured - 2.0 * share * self.realized + share.powi(2) * self.predicted;
+        let slope = ((self.realized + PRIOR) / (self.predicted + PRIOR)).clamp(0.0, SLOPE_MAX);
+        let squares = self.measured - 2.0 * slope * self.realized + slope.powi(2) * self.predicted;
         let squares = squares.max(0.0) + SPREAD_WEIGHT * SPREAD.powi(2);
-        Expected { share, spread: (squares / (self.weight + SPREAD_WEIGHT)).sqrt() }
+        Expected {
+            slope,
+            slope_error: (self.predicted + PRIOR).powf(-0.5),
+            spread: (squares / (self.weight + SPREAD_WEIGHT)).sqrt(),
+        }
     }
 }
 
@@ -245,19 +263,36 @@ mod tests {
 
     #[test]
     fn the_spread_is_that_of_the_measured_savings() {
-        let spread = |saved: [f64; 2]| {
+        let error = |saved: [f64; 2]| {
             let mut calibration = Calibration::default();
             for n in 0..60 {
                 calibration.add(&removal(saved[n % 2]), n as u64 * 500);
             }
-            calibration.shares(30_000).expected(&removal(0.0).operators).spread
+            calibration.shares(30_000).expected_ratio(&removal(0.0).operators, 1.0).1
         };
-        let (steady, uneven) = (spread([0.1, 0.1]), spread([0.3, -0.1]));
-        assert!(steady < 0.05, "{steady}");
+        let (steady, uneven) = (error([0.1, 0.1]), error([0.3, -0.1]));
+        assert!(steady < 0.08, "{steady}");
         // The logarithms of 0.7 and 1.1 lie 0.23 from their mean.
         assert!((uneven - 0.23).abs() < 0.04, "{uneven}");
-        let without = RealizedShares::default().expected(&removal(0.0).operators);
-        assert_eq!(without, Expected { share: 1.0, spread: SPREAD });
+    }
+
+    #[test]
+    fn large_savings_are_less_certain_and_may_exceed_what_was_predicted() {
+        let unknown = RealizedShares::default();
+        let operators = removal(0.0).operators;
+        assert_eq!(unknown.expected_ratio(&operators, 1.0), (1.0, SPREAD));
+        let (ratio, error) = unknown.expected_ratio(&operators, 0.5);
+        assert_eq!(ratio, 0.5);
+        assert!((error - SPREAD.hypot(0.5 * 2.0_f64.ln())).abs() < 1e-9, "{error}");
+        // Plans that were predicted to save 10 % saved 19 %.
+        let mut calibration = Calibration::default();
+        for n in 0..60 {
+            calibration.add(&removal(0.19), n * 500);
+        }
+        let shares = calibration.shares(30_000);
+        let (ratio, error) = shares.expected_ratio(&operators, 0.9);
+        assert!((ratio - 0.81).abs() < 0.04 && error < 0.1, "{ratio}, {error}");
+        assert_eq!(shares.of(&operators), 1.0, "decisions count no more than was predicted");
     }
 
     #[test]
@@ -270,7 +305,8 @@ mod tests {
         }
         let shares = calibration.shares(40_000);
         assert_eq!(shares.of(&redesign.operators), 1.0);
-        assert!(shares.expected(&redesign.operators).share < 0.2, "{shares:?}");
+        let (ratio, _) = shares.expected_ratio(&redesign.operators, 0.5);
+        assert!(ratio > 0.87, "{ratio} of {shares:?}");
     }
 
     #[test]

@@ -153,10 +153,9 @@ impl<'w, K: Key> Weighing<'w, K> {
         plan.work_us.1 = after_price.work_us;
         plan.cost_us = cost_us * parameters.cost_factor;
         plan.realized = parameters.realized.of(&plan.operators);
-        let expected = parameters.realized.expected(&plan.operators);
         let predicted = after_price.latency_us / before.latency_us.max(f64::MIN_POSITIVE);
-        plan.latency_ratio = predicted.powf(expected.share);
-        plan.latency_ratio_error = expected.spread;
+        (plan.latency_ratio, plan.latency_ratio_error) =
+            parameters.realized.expected_ratio(&plan.operators, predicted);
         let saved_us = plan.realized * (before.total_us - after_price.total_us);
         let is_uncertain = plan.operators.iter().any(|one| !matches!(one, Operator::Split(_)));
         let least_gain = parameters.least_gain(layout.sites().len(), is_uncertain);

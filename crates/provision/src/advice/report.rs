@@ -2,18 +2,22 @@
 
 use imago_plan::provision::reuse::Curve;
 use imago_plan::provision::{
-    self as decided, Advice as Decided, CacheAt, Candidate, Plan, Question, Reads, Shape, Station,
-    interval,
+    self as decided, Advice as Decided, Basis, Candidate, Plan, Question, Station,
 };
 use serde::Serialize;
 
 use super::Origin;
+use super::policy::{CachePolicy, PolicyReport};
+use super::recorded::{AsRecorded, as_recorded};
+use super::shape::{ShapeReport, shape};
 use crate::trace::{Ending, Trace};
 
 /// The advice for a trace, as it is written as JSON and shown as text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The advice in one sentence.
+    /// The job as it reads now; `None` if the trace does not have its requests.
+    pub as_recorded: Option<AsRecorded>,
+    /// The advice in one sentence, for a job that reads in batches.
     pub advice: String,
     /// True if at least one shape of the grid ends the job within the deadline.
     pub meets_deadline: bool,
@@ -43,25 +47,13 @@ pub struct Advice {
     pub reads: u64,
     /// Bytes that an unlimited cache would hold at the end of the job.
     pub distinct_bytes: u64,
+    /// The eviction policy of the cache, for which all is predicted.
+    pub policy: CachePolicy,
+    /// The share of the reads that the advised shape's cache would answer with each policy, the most first; empty without a
+    /// cache.
+    pub policies: Vec<PolicyReport>,
     /// Assumptions and limits of the advice, one sentence each.
     pub notes: Vec<String>,
-}
-
-/// A shape, written as plain values.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ShapeReport {
-    /// The shape in words, for display.
-    pub name: String,
-    /// Number of shards.
-    pub shards: u32,
-    /// Number of members (replicas, the primary included) of each shard.
-    pub replicas: u32,
-    /// Size of the cache, in bytes; 0: no cache.
-    pub cache_bytes: u64,
-    /// Location of the cache: `worker` or `router`.
-    pub cache_at: &'static str,
-    /// Read preference: `primary` or `nearest`.
-    pub reads: &'static str,
 }
 
 /// A shape and its prediction.
@@ -72,8 +64,8 @@ pub struct Report {
     pub shape: ShapeReport,
     /// Predicted time of the whole job on this shape, in seconds.
     pub time_s: f64,
-    /// 95 % interval of the job's predicted time, in seconds: lower and upper end. `None` if the errors of the costs
-    /// are not known, or if the shape is neither advised nor on the Pareto front.
+    /// 90 % interval of the job's predicted time, in seconds: lower and upper end. `None` if the shape is neither advised nor
+    /// on the Pareto front.
     pub interval_s: Option<[f64; 2]>,
     /// Price per hour of the shape's processors and memory, in the currency of the given prices; `None` if no prices
     /// were given.
@@ -140,6 +132,10 @@ pub struct NeighbourReport {
     pub shape: ShapeReport,
     /// Predicted time of the whole job on this shape, in seconds.
     pub time_s: f64,
+    /// That time divided by the advised shape's, as a 90 % interval: lower and upper end.
+    pub time_ratio: [f64; 2],
+    /// False if the times of this shape and of the advised one cannot be told apart: the interval contains 1.
+    pub is_told_apart: bool,
     /// The reason why the shape is not advised, as a sentence.
     pub because: String,
 }
@@ -177,9 +173,12 @@ pub(super) fn report(
     };
     let neighbours = plan.neighbours.iter().map(|neighbour| {
         let its = &plan.candidates[neighbour.candidate].prediction;
+        let time_ratio = basis(question, origin).ratio(its.shape, advised.prediction.shape);
         NeighbourReport {
             shape: shape(its.shape),
             time_s: its.job_s,
+            time_ratio,
+            is_told_apart: !(time_ratio[0]..=time_ratio[1]).contains(&1.0),
             because: neighbour.because.clone(),
         }
     });
@@ -192,6 +191,7 @@ pub(super) fn report(
         command: None,
     });
     Advice {
+        as_recorded: as_recorded(question, origin, trace, advised.prediction.job_s),
         advice: plan.because.clone(),
         meets_deadline: matches!(plan.advice, Decided::Meets(_)),
         deadline_s: question.deadline_s,
@@ -209,12 +209,18 @@ pub(super) fn report(
         costs_from: origin.from.clone(),
         reads: trace.reads(),
         distinct_bytes: curve.distinct_bytes(),
+        policy: CachePolicy::default(),
+        policies: Vec::new(),
         notes: notes(question, plan, origin, trace),
     }
 }
 
-/// Builds the report of one candidate shape. `with_interval` adds the 95 % interval of the job's time if the errors
-/// of the costs are known.
+fn basis<'a>(question: &Question<'a>, origin: &'a Origin) -> Basis<'a> {
+    let Question { workload, costs, machine, job, shares, .. } = *question;
+    Basis { workload, costs, errors: &origin.errors, machine, job, shares }
+}
+
+/// Builds the report of one candidate shape. `with_interval` adds the 90 % interval of the job's time.
 fn shape_report(
     question: &Question<'_>,
     origin: &Origin,
@@ -222,10 +228,8 @@ fn shape_report(
     with_interval: bool,
 ) -> Report {
     let prediction = &candidate.prediction;
-    let known = origin.errors != decided::Errors::default();
-    let interval_s = (with_interval && known).then(|| {
-        let Question { workload, costs, machine, job, shares, .. } = *question;
-        let its = interval(workload, costs, &origin.errors, machine, job, prediction.shape, shares);
+    let interval_s = with_interval.then(|| {
+        let its = basis(question, origin).interval(prediction.shape);
         [its.low_s, its.high_s]
     });
     let keys: u64 = prediction.phases.iter().map(|phase| phase.keys).sum();
@@ -265,24 +269,6 @@ fn phase(phase: &decided::PhaseTime) -> PhaseReport {
     }
 }
 
-/// Converts a shape into plain values for the report.
-fn shape(shape: Shape) -> ShapeReport {
-    ShapeReport {
-        name: shape.to_string(),
-        shards: shape.shards,
-        replicas: shape.replicas,
-        cache_bytes: shape.cache_bytes,
-        cache_at: match shape.cache_at {
-            CacheAt::Worker => "worker",
-            CacheAt::Router => "router",
-        },
-        reads: match shape.reads {
-            Reads::Primary => "primary",
-            Reads::Nearest => "nearest",
-        },
-    }
-}
-
 /// Returns the name of a station in the report; shards are numbered from 1.
 fn station(station: Station) -> String {
     match station {
@@ -297,6 +283,14 @@ fn station(station: Station) -> String {
 /// Returns the assumptions and limits of the advice, one sentence each.
 fn notes(question: &Question<'_>, plan: &Plan, origin: &Origin, trace: &Trace) -> Vec<String> {
     let mut notes = Vec::new();
+    let its = basis(question, origin).interval(plan.advised().prediction.shape);
+    if (its.low_s..its.high_s).contains(&question.deadline_s) {
+        notes.push(format!(
+            "the deadline of {:.1} s is within the interval of the advised shape's time: confirm it by a measurement before you rely \
+             on it (imago provision measure)",
+            question.deadline_s
+        ));
+    }
     if !origin.is_own {
         notes.push(format!(
             "the costs are those of another machine ({}): probe your own cluster before you buy (imago provision probe)",

@@ -4,7 +4,7 @@ use imago_plan::provision::Cost;
 
 use super::*;
 use crate::trace::Read;
-use crate::trace::{Ending, Header, Key, PhasesBy, Span};
+use crate::trace::{Ending, Header, Key, PhasesBy, Requests, Span};
 
 /// Phases of reads; a key from 1,000,000 on has no document.
 fn trace(phases: &[&[i64]]) -> Trace {
@@ -46,6 +46,7 @@ fn origin(is_own: bool) -> Origin {
         errors: Errors::default(),
         from: "a machine of two processors".into(),
         is_own,
+        shards: is_own.then_some(1),
         borrowed: Vec::new(),
     }
 }
@@ -67,6 +68,7 @@ fn settings() -> Settings {
             shard_cores: 1.0,
         },
         job: Job { workers: 4, batch: 512, variation: 0.0 },
+        policy: CachePolicy::default(),
         start: Start::Cold,
         documents: None,
     }
@@ -108,6 +110,60 @@ fn sizes_are_the_trace_s_own_where_the_costs_are_another_machine_s() {
 }
 
 #[test]
+fn policies_are_compared_at_the_advised_cache() {
+    // Two rounds over 1,000 keys, of which the cache holds four fifths: exact LRU has always just evicted what comes next.
+    let keys: Vec<i64> = (0..1_000).collect();
+    let trace = trace(&[&keys, &keys]);
+    let cache_bytes = Some(vec![160_000]);
+    let of = |policy| {
+        let settings = Settings { cache_bytes: cache_bytes.clone(), policy, ..settings() };
+        advise(&trace, &origin(true), &settings).unwrap()
+    };
+    let advice = of(CachePolicy::Noeviction);
+    let hits = |policy: CachePolicy| {
+        let all = advice.policies.iter();
+        all.clone().find(|one| one.policy == policy).unwrap().hit_ratio
+    };
+    assert_eq!((hits(CachePolicy::Lru), hits(CachePolicy::Noeviction)), (0.0, 0.4));
+    assert!((0.05..0.35).contains(&hits(CachePolicy::AllkeysLru)), "{:?}", advice.policies);
+    assert_eq!(advice.advised.hit_ratio, 0.4);
+    assert_eq!(of(CachePolicy::Lru).advised.hit_ratio, 0.0);
+    let first = &advice.policies[0];
+    assert_eq!(first.hit_ratio, 0.4);
+    let settings: Vec<_> = advice.policies.iter().filter_map(|one| one.setting.clone()).collect();
+    assert!(settings.contains(&"maxmemory-policy noeviction".to_owned()), "{settings:?}");
+    // Without a cache there is nothing to compare.
+    let none = Settings { cache_bytes: Some(vec![0]), ..self::settings() };
+    assert_eq!(advise(&trace, &origin(true), &none).unwrap().policies, []);
+}
+
+#[test]
+fn a_recorded_job_is_predicted_with_its_own_requests_and_pauses() {
+    let mut trace = trace(&[&[1, 2, 3, 4], &[5, 6]]);
+    // Four single reads of 0.5 ms each with 2 ms between them; after 1.6 s two more in one request.
+    let requests = |count, waited_us| Some(Requests { count, waited_us, at_once: 1 });
+    trace.spans = vec![
+        Span { began_us: 0, ended_us: 8_000, requests: requests(4, 2_000) },
+        Span { began_us: 1_608_000, ended_us: 1_609_000, requests: requests(1, 1_000) },
+    ];
+    let advice = advise(&trace, &origin(true), &settings()).unwrap();
+    let job = advice.as_recorded.unwrap();
+    assert!((job.took_s - 1.609).abs() < 1e-9 && (job.own_s - 1.606).abs() < 1e-9, "{job:?}");
+    assert_eq!((job.requests, job.keys_per_request, job.at_once), (5, 1.2, 1));
+    assert_eq!(job.shapes.len(), 2, "one and two shards: {job:?}");
+    for shape in &job.shapes {
+        assert!((1.606..1.62).contains(&shape.time_s), "{shape:?}");
+        assert!(shape.interval_s[0] >= 1.606 && shape.interval_s[1] < 1.62, "{shape:?}");
+    }
+    assert!(job.in_batches.time_s < 0.01, "{job:?}");
+    // By the costs of another machine the interval is wider, and nothing is calibrated.
+    let other = advise(&trace, &origin(false), &settings()).unwrap().as_recorded.unwrap();
+    assert_eq!(other.cost_factor, None);
+    let without = super::Trace { spans: vec![Span::default(); 2], ..trace };
+    assert_eq!(advise(&without, &origin(true), &settings()).unwrap().as_recorded, None);
+}
+
+#[test]
 fn it_is_said_what_the_advice_rests_on() {
     let mut trace = trace(&[&[1, 2, 3]]);
     trace.ending = Ending::Incomplete("the job was killed".into());
@@ -131,14 +187,22 @@ fn it_is_said_what_the_advice_rests_on() {
 }
 
 #[test]
-fn intervals_are_there_where_errors_are_known() {
+fn intervals_are_wider_by_the_costs_of_another_machine_and_a_near_deadline_is_named() {
     let trace = trace(&[&[1, 2, 3]]);
-    let advice = advise(&trace, &origin(true), &settings()).unwrap();
-    assert_eq!(advice.advised.interval_s, None);
-    let errors = Errors { shard: 0.1, ..Errors::default() };
-    let advice = advise(&trace, &Origin { errors, ..origin(true) }, &settings()).unwrap();
-    let [low_s, high_s] = advice.advised.interval_s.unwrap();
-    assert!(low_s < advice.advised.time_s && advice.advised.time_s < high_s);
+    let own = advise(&trace, &origin(true), &settings()).unwrap();
+    let [low_s, high_s] = own.advised.interval_s.unwrap();
+    assert!(low_s < own.advised.time_s && own.advised.time_s < high_s, "{:?}", own.advised);
+    assert!(!own.notes.join("\n").contains("within the interval"), "{:?}", own.notes);
+    let errors = Errors { all: 0.5, ..Errors::default() };
+    let other = advise(&trace, &Origin { errors, ..origin(false) }, &settings()).unwrap();
+    let [low_other_s, high_other_s] = other.advised.interval_s.unwrap();
+    assert!(high_other_s / low_other_s > 2.0 * high_s / low_s, "{:?}", other.advised);
+    let near = Settings { deadline_s: 1.02 * own.advised.time_s, ..settings() };
+    let near = advise(&trace, &origin(true), &near).unwrap();
+    assert!(near.notes.join("\n").contains("within the interval"), "{:?}", near.notes);
+    // Three keys in one batch take as long on two shards, within the error.
+    let two = near.neighbours.iter().find(|one| one.shape.shards == 2).unwrap();
+    assert!(!two.is_told_apart, "{two:?}");
 }
 
 #[test]

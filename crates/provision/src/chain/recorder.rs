@@ -85,7 +85,7 @@ impl State {
         while self.phase < phase {
             self.writer.end_phase(self.span)?;
             self.phase += 1;
-            self.span = Span { began_us: now_us, ended_us: now_us };
+            self.span = Span { began_us: now_us, ended_us: now_us, requests: None };
         }
         self.span.ended_us = now_us;
         let value = RawBson::try_from(key.value().clone()).expect("an _id is a value");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::trace::{Ending, Error, Header, Key, Span, Writer};
+use crate::trace::{Ending, Error, Header, Key, Requests, Span, Writer};
 
 /// Maximum number of open cursors of reads by `_id` that are tracked; the keys of reads with further cursors count as
 /// other reads.
@@ -84,7 +84,9 @@ struct State {
     /// The phase to which new reads belong.
     phase: Phase,
     /// Number of requests by `_id` that wait for a reply.
-    under_way: usize,
+    under_way: u32,
+    /// Time at which that number last changed.
+    changed: Instant,
     /// Reads by `_id` whose cursor is open on the server and not being read, by the cursor's id.
     cursors: HashMap<i64, Open>,
     /// Counts of the reads so far, for the report.
@@ -113,6 +115,20 @@ struct Phase {
     began: Option<Instant>,
     /// Time of the phase's last reply so far; `None` before the first one.
     ended: Option<Instant>,
+    /// Number of requests so far, further batches of cursors included.
+    requests: u64,
+    /// Sum of the times from each request to its reply, or until now.
+    waited: Duration,
+    /// Greatest number of requests under way at once.
+    at_once: u32,
+}
+
+impl Phase {
+    /// Counts a request, with which `under_way` requests are under way.
+    fn count_request(&mut self, under_way: u32) {
+        self.requests += 1;
+        self.at_once = self.at_once.max(under_way);
+    }
 }
 
 impl Recorder {
@@ -125,6 +141,7 @@ impl Recorder {
             namespace,
             phase: Phase::default(),
             under_way: 0,
+            changed: Instant::now(),
             cursors: HashMap::new(),
             totals: Totals::default(),
         };
@@ -145,7 +162,7 @@ impl Recorder {
             state.totals.elsewhere_reads += open.keys.len() as u64;
             return false;
         }
-        let now = Instant::now();
+        let now = state.pass();
         let labelled = open.label.is_some();
         let other = labelled && open.label != state.phase.label;
         let paused = state.under_way == 0
@@ -155,7 +172,7 @@ impl Recorder {
             state.phase.label.clone_from(&open.label);
         }
         state.phase.began.get_or_insert(now);
-        state.under_way += 1;
+        state.request();
         true
     }
 
@@ -164,15 +181,17 @@ impl Recorder {
     pub(super) fn resume(&self, cursor: i64) -> Option<Open> {
         let mut state = self.state();
         let open = state.cursors.remove(&cursor)?;
-        state.under_way += 1;
+        state.pass();
+        state.request();
         Some(open)
     }
 
     /// Records a reply to the read `open`. `cursor` is the id of its cursor: 0 if the read is complete.
     pub(super) fn reply(&self, open: Open, cursor: i64) {
         let mut state = self.state();
+        let now = state.pass();
         state.under_way -= 1;
-        state.phase.ended = Some(Instant::now());
+        state.phase.ended = Some(now);
         if cursor == 0 {
             state.append(&open);
         } else if state.cursors.len() < CURSORS_MAX {
@@ -185,6 +204,7 @@ impl Recorder {
     /// Records that the read `open` failed: the connection ended before the reply, or the server returned an error.
     pub(super) fn fail(&self, open: &Open) {
         let mut state = self.state();
+        state.pass();
         state.under_way -= 1;
         state.totals.failed_reads += open.keys.len() as u64;
     }
@@ -242,6 +262,20 @@ impl Recorder {
 }
 
 impl State {
+    /// Adds the time since the last change to the wait of each request under way. Returns the time now.
+    fn pass(&mut self) -> Instant {
+        let now = Instant::now();
+        self.phase.waited += now.duration_since(self.changed) * self.under_way;
+        self.changed = now;
+        now
+    }
+
+    /// Counts a request that begins now.
+    fn request(&mut self) {
+        self.under_way += 1;
+        self.phase.count_request(self.under_way);
+    }
+
     /// Creates the trace file if it does not exist yet.
     fn open(&mut self) {
         if let Out::Not { path, header } = &mut self.out {
@@ -294,7 +328,16 @@ impl State {
             let passed = at.map_or(Duration::ZERO, |at| at.duration_since(begun));
             u64::try_from(passed.as_micros()).unwrap_or(u64::MAX)
         };
-        let span = Span { began_us: since(phase.began), ended_us: since(phase.ended) };
+        let requests = Requests {
+            count: phase.requests,
+            waited_us: u64::try_from(phase.waited.as_micros()).unwrap_or(u64::MAX),
+            at_once: phase.at_once,
+        };
+        let span = Span {
+            began_us: since(phase.began),
+            ended_us: since(phase.ended),
+            requests: Some(requests),
+        };
         let mut ended = 0;
         self.write(|writer| {
             if writer.phase_reads() > 0 {

@@ -102,6 +102,26 @@ async fn the_batches_of_a_cursor_are_one_read_also_on_other_connections() {
 }
 
 #[tokio::test]
+async fn requests_are_counted_with_the_time_that_they_take_and_how_many_are_at_once() {
+    let played = Played::new("", LONG);
+    let (mut one, mut two) = (played.connection(), played.connection());
+    let (first, second) = (message(find(&[1, 2])), message(find(&[3])));
+    one.send(&first);
+    two.send(&second);
+    std::thread::sleep(Duration::from_millis(30));
+    two.0.reply(&second, &message(found("firstBatch", &[3], 0))).await.unwrap();
+    one.0.reply(&first, &message(found("firstBatch", &[1], 77))).await.unwrap();
+    // The job's own work between its requests is no wait.
+    std::thread::sleep(Duration::from_millis(200));
+    let more = doc! { "getMore": 77_i64, "collection": "messages", "$db": "shop" };
+    one.ask(more, &[found("nextBatch", &[2], 0)]).await;
+    let (_, trace) = played.end();
+    let requests = trace.spans[0].requests.unwrap();
+    assert_eq!((requests.count, requests.at_once), (3, 2));
+    assert!((60_000..200_000).contains(&requests.waited_us), "{requests:?}");
+}
+
+#[tokio::test]
 async fn replies_that_follow_without_a_request_belong_to_the_cursor() {
     let played = Played::new("", LONG);
     let mut one = played.connection();

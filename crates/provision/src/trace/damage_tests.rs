@@ -14,7 +14,15 @@ fn small() -> Trace {
             vec![read(Bson::Int32(17), Some(120))],
             vec![],
         ],
-        spans: vec![Span { began_us: 0, ended_us: 900 }; 3],
+        spans: vec![
+            Span {
+                began_us: 0,
+                ended_us: 900,
+                requests: Some(Requests { count: 2, waited_us: 640, at_once: 1 }),
+            },
+            Span { began_us: 1_700, ended_us: 2_600, requests: None },
+            Span::default(),
+        ],
         other_reads: 4,
         ending: Ending::Incomplete("the job ended with exit code 3".into()),
     }

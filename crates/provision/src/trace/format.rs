@@ -10,7 +10,7 @@
 //! | kind | payload |
 //! |---|---|
 //! | 1, reads of the phase | for each read: type of the key `u8`, its length and bytes, 0 or 1 + the document's bytes |
-//! | 2, end of a phase | number of the phase, its reads, its beginning and end in µs |
+//! | 2, end of a phase | number of the phase, its reads, its beginning and end in µs; from version 2 on, if they are known: the number of requests, the sum of their times in µs, and the most at once |
 //! | 3, end of the file | JSON: totals, and how the recording ended; nothing follows |
 //!
 //! Lengths and numbers within payloads are variable-length integers (LEB128).
@@ -22,8 +22,8 @@ use super::Ending;
 /// The magic number: the first bytes of an `.imt` file. As in PNG, it begins with a byte that is not text, and
 /// contains line breaks that a transfer in text mode would change.
 pub(super) const MAGIC: [u8; 8] = *b"\x89IMT\r\n\x1a\n";
-/// Version of the `.imt` format that is written, and the only one that is read.
-pub(super) const VERSION: u16 = 1;
+/// Version of the `.imt` format that is written; earlier ones are read, too.
+pub(super) const VERSION: u16 = 2;
 /// Kind of a block that has reads of the current phase.
 pub(super) const READS: u8 = 1;
 /// Kind of the block that ends a phase.

@@ -34,7 +34,7 @@ impl Gaps {
             }
         }
         self.phases.push(vec![read]);
-        self.spans.push(Span { began_us: at_us, ended_us: at_us });
+        self.spans.push(Span { began_us: at_us, ended_us: at_us, requests: None });
         true
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::format::{self, Closing};
 use super::values::Payload;
-use super::{Ending, Error, Header, Key, PhasesBy, Read, Span, Torn, Trace};
+use super::{Ending, Error, Header, Key, PhasesBy, Read, Requests, Span, Torn, Trace};
 
 /// Size of the buffer for reading a file, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -193,8 +193,16 @@ fn reads(mut payload: Payload<'_>, to: &mut Vec<Read>) -> Option<()> {
 /// the payload is malformed.
 fn phase_end(mut payload: Payload<'_>) -> Option<(u64, u64, Span)> {
     let (number, reads) = (payload.number()?, payload.number()?);
-    let span = Span { began_us: payload.number()?, ended_us: payload.number()? };
-    payload.is_empty().then_some((number, reads, span))
+    let (began_us, ended_us) = (payload.number()?, payload.number()?);
+    let requests = match payload.is_empty() {
+        true => None,
+        false => Some(Requests {
+            count: payload.number()?,
+            waited_us: payload.number()?,
+            at_once: u32::try_from(payload.number()?).ok()?,
+        }),
+    };
+    payload.is_empty().then_some((number, reads, Span { began_us, ended_us, requests }))
 }
 
 /// Compares the totals of the closing block, whose payload is `json`, with the reads in `trace`, checks that no bytes

@@ -36,8 +36,10 @@ pub(super) fn header() -> Header {
 fn any_trace() -> impl Strategy<Value = Trace> {
     let read = (any_key(), any::<Option<u32>>())
         .prop_map(|(key, document_bytes)| Read { key, document_bytes });
-    let span =
-        (any::<u64>(), any::<u64>()).prop_map(|(began_us, ended_us)| Span { began_us, ended_us });
+    let requests = (any::<u64>(), any::<u64>(), any::<u32>())
+        .prop_map(|(count, waited_us, at_once)| Requests { count, waited_us, at_once });
+    let span = (any::<u64>(), any::<u64>(), proptest::option::of(requests))
+        .prop_map(|(began_us, ended_us, requests)| Span { began_us, ended_us, requests });
     let ending = prop_oneof![Just(Ending::Complete), "[a-z ]{1,20}".prop_map(Ending::Incomplete)];
     (vec((vec(read, 0..40), span), 0..6), any::<u32>(), ending).prop_map(
         |(phases, other_reads, ending)| {
@@ -136,7 +138,30 @@ fn a_file_of_a_later_version_is_refused_as_such() {
     let path = folder.path().join("trace.imt");
     Writer::create(&path, &header()).unwrap().finish(&Ending::Complete).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes[8] = 2;
+    bytes[8] = 3;
     std::fs::write(&path, bytes).unwrap();
-    assert!(matches!(Trace::read(&path), Err(Error::Newer { found: 2, known: 1, .. })));
+    assert!(matches!(Trace::read(&path), Err(Error::Newer { found: 3, known: 2, .. })));
+}
+
+#[test]
+fn a_file_of_the_first_version_is_read_without_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.imt");
+    let read =
+        Read { key: Key::from(&Bson::String("order-1042".into())), document_bytes: Some(412) };
+    let trace = Trace {
+        header: header(),
+        phases: vec![vec![read]],
+        spans: vec![Span { began_us: 40, ended_us: 900, requests: None }],
+        other_reads: 0,
+        ending: Ending::Complete,
+    };
+    trace.write(&path).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8] = 1;
+    let head = 14 + u32::from_le_bytes([bytes[10], bytes[11], bytes[12], bytes[13]]) as usize;
+    let crc = crc32c::crc32c(&bytes[..head]).to_le_bytes();
+    bytes[head..head + 4].copy_from_slice(&crc);
+    std::fs::write(&path, bytes).unwrap();
+    assert_eq!(Trace::read(&path).unwrap(), trace);
 }

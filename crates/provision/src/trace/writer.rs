@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::format::{self, Closing};
-use super::{Ending, Error, Header, Key, Span, values};
+use super::{Ending, Error, Header, Key, Requests, Span, values};
 
 /// An `.imt` file that is being written.
 ///
@@ -99,9 +99,14 @@ impl Writer {
     /// The file cannot be written.
     pub fn end_phase(&mut self, span: Span) -> Result<(), Error> {
         self.flush()?;
-        let mut payload = Vec::with_capacity(40);
+        let mut payload = Vec::with_capacity(64);
         for number in [self.totals.phases, self.phase_reads, span.began_us, span.ended_us] {
             values::put(&mut payload, number);
+        }
+        if let Some(Requests { count, waited_us, at_once }) = span.requests {
+            for number in [count, waited_us, u64::from(at_once)] {
+                values::put(&mut payload, number);
+            }
         }
         self.totals.phases += 1;
         self.phase_reads = 0;

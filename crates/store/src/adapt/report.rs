@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use imago_job::prediction::{Interval, Prediction};
 use imago_plan::store::considered::{Considered, Rejected};
 use imago_plan::store::layout::Operator;
 use imago_plan::store::planner::{self, Advised};
@@ -213,6 +214,26 @@ fn all() -> f64 {
     1.0
 }
 
+/// Name of the prediction of a plan: the mean latency of a transaction after it, divided by that before it.
+const LATENCY_RATIO: &str = "latency_ratio";
+
+impl AdaptReport {
+    /// Returns what the executed plans among the decisions predicted, beside what was measured.
+    #[must_use]
+    pub fn predictions(&self) -> Vec<Prediction> {
+        let prediction = |one: &DecisionReport| {
+            let LatencyRatio { low, expected, high } = one.latency_ratio?;
+            Some(Prediction {
+                name: LATENCY_RATIO.to_owned(),
+                predicted: Interval::new(low, expected, high),
+                at_ms: one.at_ms,
+                realized: one.measured_us.map(|(before, after)| after / before),
+            })
+        };
+        self.decisions.iter().filter(|one| one.is_executed()).filter_map(prediction).collect()
+    }
+}
+
 impl Verdict {
     pub(super) fn of(plan: &Considered<Key>, verdict: planner::Verdict) -> Self {
         match verdict {
@@ -238,6 +259,12 @@ fn not_executed(why: Advised) -> &'static str {
 }
 
 impl DecisionReport {
+    /// Returns true if the plan was executed, even if it was undone afterwards.
+    #[must_use]
+    pub fn is_executed(&self) -> bool {
+        matches!(self.verdict, Verdict::Done | Verdict::Undone)
+    }
+
     pub(super) fn of(at_ms: u64, plan: &Considered<Key>, verdict: Verdict) -> Self {
         let key = |operator: &Operator<Key>| operator.key().to_string();
         // A redesign has operators for all partitions: those that nothing came of are left out.

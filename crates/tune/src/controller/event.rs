@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use imago_plan::tune::gain_interval::{Gain, gain_interval};
 use imago_plan::tune::judge::{Judgement, UndoReason};
 use imago_plan::tune::workload::KINDS;
 use serde::{Deserialize, Serialize};
 
+use crate::decisions::{Entry, Kind};
 use crate::tuner::Decision;
 
 /// A change from one configuration to another.
@@ -29,6 +31,10 @@ pub struct Judged {
     /// Gain that the measurements predict for the present mix, without the cost of the change, as a share; null if
     /// there are too few samples to compare.
     pub predicted: Option<f64>,
+    /// 90 % interval of the predicted gain, from how the predictions of earlier changes came true: lower and upper end, as
+    /// shares; null if there are too few samples to compare.
+    #[serde(default)]
+    pub predicted_interval: Option<[f64; 2]>,
     /// Measured gain in throughput by the change, as a share; null if there are too few samples to compare.
     pub realised: Option<f64>,
     /// Twice the standard error of [`Self::realised`], as a share; null if there are too few samples to compare.
@@ -44,7 +50,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    pub(super) fn new(change: Change, judgement: Option<&Judgement>) -> Self {
+    pub(super) fn new(change: Change, judgement: Option<&Judgement>, past: &[Gain]) -> Self {
         let worse =
             judgement.and_then(|judgement| judgement.undo_reason).map(|worse| match worse {
                 UndoReason::Throughput => "clients are served less, and wait longer",
@@ -54,6 +60,7 @@ impl Judged {
         Self {
             change,
             predicted: judgement.map(|one| one.predicted),
+            predicted_interval: judgement.map(|one| gain_interval(one.predicted, past)),
             realised: judgement.map(|one| one.realised.mean),
             noise: judgement.map(|one| one.realised.noise),
             median_times: judgement.and_then(|one| one.median),
@@ -61,6 +68,19 @@ impl Judged {
             memory: judgement.and_then(|one| one.memory),
             worse: worse.map(str::to_owned),
         }
+    }
+
+    /// Returns the judgement in an entry of the log of decisions; `None` if the entry is another one, or of an earlier version.
+    #[must_use]
+    pub fn of(entry: &Entry) -> Option<Self> {
+        let is_one = entry.kind == Kind::Judged;
+        is_one.then(|| serde_json::from_value(entry.detail.clone()).ok()).flatten()
+    }
+
+    /// Returns the predicted and the realised gain; `None` if there were too few samples.
+    #[must_use]
+    pub fn gain(&self) -> Option<Gain> {
+        Some((self.predicted?, self.realised?))
     }
 }
 
@@ -250,6 +270,9 @@ impl fmt::Display for Judged {
             self.change.from,
             percent(predicted)
         )?;
+        if let Some([low, high]) = self.predicted_interval {
+            write!(f, " ({} to {})", percent(low), percent(high))?;
+        }
         if let Some(times) = self.median_times {
             write!(f, "; a reply takes {times:.2} times as long")?;
         }

@@ -1,5 +1,6 @@
 //! The end of a roll: the judgement of the change that it made, and the reversion of a change that was worse.
 
+use imago_plan::tune::gain_interval::Gain;
 use imago_plan::tune::judge::{Bounds, Window};
 use imago_plan::tune::records::Records;
 use imago_plan::tune::workload::Mix;
@@ -13,7 +14,7 @@ use crate::advice::RecordsReport;
 use crate::cluster::costs::learned;
 use crate::cluster::error::chain;
 use crate::cluster::{Error, Result};
-use crate::decisions::Kind;
+use crate::decisions::{DAYS_MAX, DecisionLog as _, Kind};
 
 impl<C: Cluster> Controller<'_, C> {
     /// Handles the end of the roll in progress, whose result is `rolled`: begins the judgement of its change.
@@ -181,7 +182,13 @@ impl<C: Cluster> Controller<'_, C> {
             return Ok(());
         };
         let change = trial.change.clone();
-        let judged = Judged::new(change.clone(), judgement.as_ref());
+        let past = self.past_gains().await.unwrap_or_else(|error| {
+            let what =
+                format!("the judgements of earlier changes cannot be read: {}", chain(&error));
+            self.warn("past", what, "the interval of this prediction is that of a first change");
+            Vec::new()
+        });
+        let judged = Judged::new(change.clone(), judgement.as_ref(), &past);
         let event = Event::Judged(judged.clone());
         (self.say)(&event);
         self.persist(Kind::Judged, &event.to_string(), &judged).await;
@@ -193,6 +200,12 @@ impl<C: Cluster> Controller<'_, C> {
             self.undo(back).await?;
         }
         Ok(())
+    }
+
+    /// Returns the gains that were predicted for earlier changes of the cluster, and realised.
+    async fn past_gains(&self) -> Result<Vec<Gain>> {
+        let entries = self.log.decisions(now_s(), DAYS_MAX).await?;
+        Ok(entries.iter().filter_map(Judged::of).filter_map(|one| one.gain()).collect())
     }
 
     /// Makes the change `back`, which reverts one that was worse; if an obstacle exists, the reversion is retried

@@ -26,7 +26,7 @@ pub enum Benchmark {
     /// A change of the shard key, beside the server's own; and what clients notice of it.
     #[command(after_help = QUICK)]
     Reshard(Resharding),
-    /// What copies of several sizes predicted, beside what came of it.
+    /// What copies of several sizes and plans of a store predicted, beside what came of it.
     #[command(after_help = QUICK)]
     Foresight(Documents),
     /// Fetching of a chained job, beside a loop of `find_one`.
@@ -68,6 +68,9 @@ pub enum Benchmark {
     /// Deciding when a configuration should change, beside the paper's genetic search; starts no cluster.
     #[command(after_help = QUICK)]
     TuneSchedule(super::tuning::Schedules),
+    /// Hits of a real Redis under seven loads, with three policies and five sizes each, beside those that a plan predicts.
+    #[command(after_help = QUICK)]
+    CacheHits(super::reuse::Loads),
     /// Miss-ratio curves of a drawn trace: exact, from a sample of keys, and simulated; starts no cluster.
     #[command(after_help = QUICK)]
     Reuse(super::reuse::References),

@@ -1,5 +1,6 @@
 //! The arguments of the benchmark of miss-ratio curves.
 
+use imago_bench::cache_hits;
 use imago_bench::reuse::Size;
 
 /// Size of a trace.
@@ -33,6 +34,31 @@ impl References {
             return Size { references: 200_000, keys: 50_000, skew: 0.9, samples: 8_192, runs: 2 };
         }
         Size { references, keys, skew, samples: samples as usize, runs }
+    }
+}
+
+/// Size of the loads on Redis.
+#[derive(Debug, clap::Args)]
+pub struct Loads {
+    /// References of each load.
+    #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    references: u64,
+    /// Keys of each load; the one with entries of mixed sizes has a tenth.
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    keys: u64,
+    /// Only show that the benchmark works: 20,000 references to 2,000 keys.
+    #[arg(long, conflicts_with_all = ["references", "keys"])]
+    quick: bool,
+}
+
+impl Loads {
+    /// Returns the size of the benchmark.
+    pub fn size(&self) -> cache_hits::Size {
+        let &Self { references, keys, quick } = self;
+        match quick {
+            true => cache_hits::Size { references: 20_000, keys: 2_000 },
+            false => cache_hits::Size { references, keys },
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use imago_bench::provision::grid::{cells, even};
 use imago_bench::provision::{CACHE_MB, Setup, predicted};
 use imago_plan::provision::reuse::Start;
 use imago_plan::provision::{CacheAt, Job, Reads, Shares};
-use imago_provision::advice::{Advice, Origin, Settings, advise};
+use imago_provision::advice::{Advice, CachePolicy, Origin, Settings, advise};
 use imago_provision::probe::Probe;
 use imago_provision::trace::Trace;
 use serde::Serialize;
@@ -152,6 +152,7 @@ fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
         shares: Shares::even(),
         machine,
         job: Job { workers: WORKERS, batch: BATCH, variation: 0.1 },
+        policy: CachePolicy::default(),
         start: Start::Cold,
         documents: None,
     };
@@ -160,6 +161,7 @@ fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
         errors: probe.errors(),
         from: "a probe of one shard".into(),
         is_own: true,
+        shards: u32::try_from(probe.shards.len()).ok(),
         borrowed: probe.borrowed(),
     };
     advise(&trace, &origin, &settings).map_err(|cause| failed(&cause))

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use imago_chart::job_times::{self, Curve};
 use imago_plan::provision::reuse::Start;
-use imago_plan::provision::{CacheAt, Job, Prices, Reads, Shares};
-use imago_provision::advice::{Advice, Error, Origin, Report, Settings, UnevenReport, advise};
+use imago_plan::provision::{CacheAt, Errors, Job, Prices, Reads, Shares};
+use imago_provision::advice::{
+    Advice, AsRecorded, Error, InBatches, Origin, PolicyReport, RecordedShape, Report, Settings,
+    UnevenReport, advise,
+};
 use imago_provision::probe::Probe;
 use imago_provision::trace::{self, Trace};
 
-use super::values::{self, CacheAtArg, ReadsArg};
+use super::values::{self, CacheAtArg, PolicyArg, ReadsArg};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::table::table;
@@ -86,6 +89,9 @@ pub struct Args {
     /// Documents of the collection, for its memory; without it as many as the probe saw, else as the trace reads.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     documents: Option<u64>,
+    /// The cache's eviction policy: those of Redis, as its maxmemory-policy names them, or another one to compare with.
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = PolicyArg::AllkeysLru)]
+    policy: PolicyArg,
     /// Assume a warm cache: the whole job has run once before.
     #[arg(long)]
     warm: bool,
@@ -99,6 +105,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
 }
+
+/// Relative standard error of costs that were measured on another machine: processors and disks of a few years differ about
+/// twofold.
+const OTHER_MACHINE: f64 = 0.5;
 
 /// The shares of the keys on each shard, in percent, for one number of shards. It is a separate type, since clap
 /// takes a list for repeated values.
@@ -157,6 +167,7 @@ impl Args {
             shares,
             machine: self.cores.unwrap_or_default().over(probe.machine()),
             job: Job { workers: self.workers, batch: self.batch, variation: self.variation },
+            policy: self.policy.into(),
             start: if self.warm { Start::Warm } else { Start::Cold },
             documents: self.documents,
         })
@@ -169,9 +180,13 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
     let settings = args.settings(&probe)?;
     let origin = Origin {
         costs: probe.costs(),
-        errors: probe.errors(),
+        errors: Errors {
+            all: if args.probe.is_some() { 0.0 } else { OTHER_MACHINE },
+            ..probe.errors()
+        },
         from: probe.about.clone(),
         is_own: args.probe.is_some(),
+        shards: args.probe.as_ref().and_then(|_| u32::try_from(probe.shards.len()).ok()),
         borrowed: probe.borrowed(),
     };
     let torn = if args.torn { trace::Torn::UseWholePhases } else { trace::Torn::Refuse };
@@ -242,14 +257,37 @@ fn picture(file: &Path, advice: &Advice) -> Result<(), Failure> {
         .map_err(|error| Failure::from_error(Exit::Failed, "picture", &error))
 }
 
+/// Formats the job as it reads now: its requests, and its time on each shape.
+fn as_recorded(job: &AsRecorded) -> String {
+    let mut text = format!(
+        "As it reads now, the job took {}: {} requests of {:.1} keys in the mean, {} at once at most; {} of that time is the \
+         job's own, between its requests.\n",
+        time(job.took_s),
+        job.requests,
+        job.keys_per_request,
+        job.at_once,
+        time(job.own_s),
+    );
+    let row = |of: &RecordedShape| {
+        let [low_s, high_s] = of.interval_s;
+        [of.shape.name.clone(), time(of.time_s), format!("{} to {}", time(low_s), time(high_s))]
+    };
+    text.push_str(&table(&["SHAPE", "TIME", "90 % INTERVAL"], job.shapes.iter().map(row), &[1, 2]));
+    let InBatches { batch, workers, time_s } = &job.in_batches;
+    _ = writeln!(
+        text,
+        "\nThe same keys in batches of {batch}, {workers} at once (--batch, --workers), would take {}, as follows.\n",
+        time(*time_s)
+    );
+    text
+}
+
 /// Formats the advice as text.
 fn text(advice: &Advice) -> String {
-    let mut text = format!("{}\n", advice.advice);
+    let mut text = advice.as_recorded.as_ref().map_or_else(String::new, as_recorded);
+    _ = writeln!(text, "{}", advice.advice);
     if let Some([low_s, high_s]) = advice.advised.interval_s {
-        _ = writeln!(
-            text,
-            "  between {low_s:.1} s and {high_s:.1} s in 95 of 100 cases, as far as the errors of the costs go"
-        );
+        _ = writeln!(text, "  between {} and {} in 90 of 100 cases", time(low_s), time(high_s));
     }
     _ = writeln!(text, "  costs: {}", advice.costs_from);
     text.push_str("\nShapes that no other beats in time and cost:\n");
@@ -265,11 +303,21 @@ fn text(advice: &Advice) -> String {
         ]
     });
     text.push_str(&table(&["PHASE", "KEYS", "HITS", "TIME", "BOUND BY"], rows, &[0, 1, 2, 3]));
+    if !advice.policies.is_empty() {
+        _ = writeln!(text, "\nThe cache's eviction policy ({}), and others:\n", advice.policy);
+        let row = |one: &PolicyReport| {
+            let setting = one.setting.clone().unwrap_or_else(|| "Redis does not have it".into());
+            [one.policy.to_string(), format!("{:.1} %", one.hit_ratio * 100.0), setting]
+        };
+        let headings = ["POLICY", "HITS", "SETTING"];
+        text.push_str(&table(&headings, advice.policies.iter().map(row), &[1]));
+    }
     if !advice.neighbours.is_empty() {
         text.push_str("\nWhy not\n");
     }
     for neighbour in &advice.neighbours {
-        _ = writeln!(text, "  {}", neighbour.because);
+        let apart = if neighbour.is_told_apart { "" } else { " (too near to be told apart)" };
+        _ = writeln!(text, "  {}{apart}", neighbour.because);
     }
     if let Some(uneven) = &advice.uneven {
         _ = writeln!(text, "\n{}.", uneven.because);

@@ -1,6 +1,7 @@
 //! Parsers of the values of flags that the verbs of `imago provision` share: sizes, prices, processors, shares.
 
 use imago_plan::provision::{Machine, Prices, Shares};
+use imago_provision::advice::CachePolicy;
 
 /// Where a cache is.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -18,6 +19,36 @@ pub(super) enum ReadsArg {
     Primary,
     /// Each member.
     Nearest,
+}
+
+/// The eviction policy of a cache.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum PolicyArg {
+    /// Redis's: the least recently used of five sampled entries.
+    AllkeysLru,
+    /// Redis's: the least frequently used of five sampled entries.
+    AllkeysLfu,
+    /// Redis's: what came first stays.
+    Noeviction,
+    /// The least recently used entry.
+    Lru,
+    /// SIEVE: a queue that passes over what was used since.
+    Sieve,
+    /// S3-FIFO: a small queue before the main one.
+    S3Fifo,
+}
+
+impl From<PolicyArg> for CachePolicy {
+    fn from(policy: PolicyArg) -> Self {
+        match policy {
+            PolicyArg::AllkeysLru => Self::AllkeysLru,
+            PolicyArg::AllkeysLfu => Self::AllkeysLfu,
+            PolicyArg::Noeviction => Self::Noeviction,
+            PolicyArg::Lru => Self::Lru,
+            PolicyArg::Sieve => Self::Sieve,
+            PolicyArg::S3Fifo => Self::S3Fifo,
+        }
+    }
 }
 
 /// Parses a size and returns it in bytes: a number with KiB, MiB, GiB, B, or without a unit.

@@ -6,12 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use imago_job::prediction::{Interval, Prediction};
 use imago_plan::store::guardrails::Limits;
 use imago_plan::store::parameters::Parameters;
 use imago_store::adapt::{
-    AdaptReport, Adaptation, AtMost, DecisionReport, KeptReport, LatencyRatio, LimitsRequest, Mode,
-    Options, Verdict,
+    AdaptReport, Adaptation, AtMost, DecisionReport, KeptReport, LimitsRequest, Mode, Options,
+    Verdict,
 };
 use imago_store::admin::ChangeRequest;
 use imago_store::engine::Store;
@@ -173,9 +172,6 @@ pub async fn explain(args: ExplainArgs, context: &Context) -> Result<(), Failure
     context.output.result(&report, in_words)
 }
 
-/// The name of the prediction of a plan: the ratio of the mean latencies after and before it.
-const LATENCY_RATIO: &str = "latency_ratio";
-
 /// Shows how good the predictions for the plans were that a store executed.
 pub async fn foresight(store: Where, context: &Context) -> Result<(), Failure> {
     let report: AdaptReport = admin::understood(admin::ask(&store, "adapt", None).await?)?;
@@ -184,20 +180,8 @@ pub async fn foresight(store: Where, context: &Context) -> Result<(), Failure> {
 
 /// Returns the quality of the predictions for executed plans of a report.
 fn predictions(report: &AdaptReport) -> Summary {
-    let is_executed =
-        |one: &&DecisionReport| matches!(one.verdict, Verdict::Done | Verdict::Undone);
-    let executed = || report.decisions.iter().filter(is_executed);
-    let prediction = |one: &DecisionReport| {
-        let LatencyRatio { low, expected, high } = one.latency_ratio?;
-        Some(Prediction {
-            name: LATENCY_RATIO.to_owned(),
-            predicted: Interval::new(low, expected, high),
-            at_ms: one.at_ms,
-            realized: one.measured_us.map(|(before, after)| after / before),
-        })
-    };
-    let all: Vec<Prediction> = executed().filter_map(prediction).collect();
-    Summary::by(By::Plans(executed().count()), all.iter())
+    let executed = report.decisions.iter().filter(|one| one.is_executed()).count();
+    Summary::by(By::Plans(executed), report.predictions().iter())
 }
 
 fn in_words(report: &AdaptReport) -> String {

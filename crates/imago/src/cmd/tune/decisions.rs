@@ -4,11 +4,14 @@
 use std::fmt::Write as _;
 
 use imago_job::clock;
+use imago_job::prediction::{Interval, Prediction};
 use imago_tune::cluster::Error;
+use imago_tune::controller::Judged;
 use imago_tune::decisions::{DAYS_MAX, DecisionLog, Entry, Kind};
 use serde::Serialize;
 
 use super::cluster::{ClusterArgs, Jobs};
+use crate::cmd::foresight::{By, Summary};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Failure, cluster_failure};
@@ -49,6 +52,37 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
         }
         text
     })
+}
+
+/// Name of the prediction of a change: the throughput after it, divided by that before it.
+const GAIN_RATIO: &str = "gain_ratio";
+
+/// Shows how good the predicted gains of a cluster's changes were.
+pub(super) async fn foresight(kept: &ClusterArgs, context: &Context) -> Result<(), Failure> {
+    let read = async {
+        match kept.jobs().await? {
+            Jobs::Cassandra { journal, .. } => decided(&journal, DAYS_MAX).await,
+            Jobs::Redis { decisions, .. } => decided(&decisions, DAYS_MAX).await,
+        }
+    };
+    let entries = read.await.map_err(|error: Error| cluster_failure(&error))?.entries;
+    context.output.result(&predictions(&entries), Summary::in_words)
+}
+
+/// Returns the quality of the predicted gains in entries of the log of decisions.
+fn predictions(entries: &[Entry]) -> Summary {
+    let prediction = |entry: &Entry| {
+        let judged = Judged::of(entry)?;
+        let ([low, high], (predicted, realised)) = (judged.predicted_interval?, judged.gain()?);
+        Some(Prediction {
+            name: GAIN_RATIO.to_owned(),
+            predicted: Interval::new(1.0 + low, 1.0 + predicted, 1.0 + high),
+            at_ms: u64::try_from(entry.at_ms).unwrap_or(0),
+            realized: Some(1.0 + realised),
+        })
+    };
+    let all: Vec<Prediction> = entries.iter().filter_map(prediction).collect();
+    Summary::by(By::Changes(all.len()), all.iter())
 }
 
 /// Prints the last decision for a cluster, with the reason for or against each other configuration, and the outcome
@@ -148,4 +182,38 @@ pub(super) async fn hold(
             "changes may be made again\n".into()
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn judged_changes_are_counted_with_their_intervals() {
+        let change = json!({"from": "size-tiered", "to": "leveled", "predicted": 0.4});
+        let entry =
+            |kind, detail| Entry { at_ms: 1_795_737_600_000, kind, what: String::new(), detail };
+        let judged = |predicted: f64, realised: f64, interval: Option<[f64; 2]>| {
+            let detail = json!({
+                "change": change, "predicted": predicted, "predicted_interval": interval,
+                "realised": realised, "noise": 0.02, "median_times": null, "slowest_times": null,
+                "memory": null, "worse": null,
+            });
+            entry(Kind::Judged, detail)
+        };
+        let entries = [
+            entry(Kind::Decided, json!({})),
+            judged(0.61, 0.48, Some([0.2, 1.1])),
+            judged(0.61, 4.69, Some([0.1, 1.3])),
+            // Of an earlier version, without an interval.
+            judged(0.2, 0.2, None),
+        ];
+        let text = predictions(&entries).in_words();
+        assert!(text.contains("gain_ratio      2         2     1 (50 %)"), "{text}");
+        assert!(text.ends_with("changes: 2\n"), "{text}");
+        let none = predictions(&entries[..1]).in_words();
+        assert_eq!(none, "no change of this cluster's configuration was judged\n");
+    }
 }

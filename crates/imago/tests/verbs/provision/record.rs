@@ -163,6 +163,19 @@ async fn the_reads_of_a_load_are_those_of_its_history_and_scans_are_counted() {
     assert_eq!(report["namespace"], "shop.loaded");
     assert!(report["other_reads"].as_u64().unwrap() >= scans, "{report}");
     assert_eq!(trace.other_reads, report["other_reads"].as_u64().unwrap());
+
+    // The plan speaks of the load's own requests: one key each, several at once, for two seconds.
+    let words = ["provision", "plan", "load.imt", "--deadline", "60s", "--shards", "1,2"];
+    let advice = output(scene.program(&[&words[..], &["--json"]].concat()), "");
+    let advice: Value = serde_json::from_slice(&advice.stdout).unwrap();
+    let job = &advice["as_recorded"];
+    assert_eq!((&job["requests"], &job["keys_per_request"]), (&trace.reads().into(), &1.0.into()));
+    assert!(job["at_once"].as_u64() > Some(1), "{job}");
+    let took_s = job["took_s"].as_f64().unwrap();
+    assert!((1.5..4.0).contains(&took_s) && job["own_s"].as_f64() < Some(took_s), "{job}");
+    assert_eq!(job["shapes"].as_array().unwrap().len(), 2 * 3, "members and reads: {job}");
+    let told = String::from_utf8(output(scene.program(&words), "").stdout).unwrap();
+    assert!(told.starts_with("As it reads now, the job took "), "{told}");
 }
 
 #[tokio::test]

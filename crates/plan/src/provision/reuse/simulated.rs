@@ -7,9 +7,10 @@
 //! module `repeats`. The error is that of the sample, so the smallest capacity times the rate should hold some hundreds
 //! of entries.
 //!
-//! The policies are those of Redis 7, in the module `cache`.
+//! The policies are those of Redis 7 (`redis`), no eviction, and two by which other caches evict (`queues`).
 
-mod cache;
+mod queues;
+mod redis;
 
 use rand::Rng;
 
@@ -17,15 +18,18 @@ use super::curve::{Phase, Steps};
 use super::hashed::{KeyMap, scattered};
 use super::repeats::{Repeats, Scale, Weights};
 use super::{Curve, Phases, Reference, Start};
-use cache::Cache;
+use queues::{First, S3Fifo, Sieve};
+use redis::Cache;
 
-/// The eviction policy of a cache, as `maxmemory-policy` of Redis 7.
+/// The eviction policy of a cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
     /// `allkeys-lru`: evicts the least recently used of some sampled entries.
     SampledLru {
         /// `maxmemory-samples`: number of entries sampled for each eviction; Redis's default is 5.
         samples: u32,
+        /// References per second, which drive Redis's clock of seconds; `None` for a clock that tells all references apart.
+        references_per_s: Option<f64>,
     },
     /// `allkeys-lfu`: evicts the least frequently used of some sampled entries, by a counter of 8 bits that grows with
     /// the logarithm of the uses and decays with time.
@@ -36,15 +40,24 @@ pub enum Policy {
         log_factor: u32,
         /// `lfu-decay-time`: minutes after which an unused counter decreases by one; 0 for never; Redis's default is 1.
         decay_minutes: u32,
-        /// References per minute, which drive the clock of the simulation.
-        references_per_minute: f64,
+        /// References per second, which drive the clock of minutes.
+        references_per_s: f64,
     },
+    /// `noeviction`: keeps what came first, and takes nothing more when it is full.
+    NoEviction,
+    /// SIEVE: a queue in the order of arrival, whose hand passes over entries that were used since it last came by (Zhang et
+    /// al., "SIEVE is Simpler than LRU", NSDI 2024). No Redis has it.
+    Sieve,
+    /// S3-FIFO: a small queue for new entries, a main one for those that were used again, and a queue of the keys that were
+    /// evicted (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023). No Redis has it.
+    S3Fifo,
 }
 
 impl Policy {
     fn samples(self) -> u32 {
         match self {
-            Self::SampledLru { samples } | Self::SampledLfu { samples, .. } => samples,
+            Self::SampledLru { samples, .. } | Self::SampledLfu { samples, .. } => samples,
+            Self::NoEviction | Self::Sieve | Self::S3Fifo => 1,
         }
     }
 }
@@ -73,7 +86,7 @@ pub fn simulated(
     let mut steps = vec![Steps::default(); phases.len()];
     let mut held = Vec::with_capacity(capacities.len());
     for capacity in capacities {
-        let cache = Cache::new(policy, sample.down(capacity));
+        let cache = Simulated::new(policy, sample.down(capacity));
         let (hits, held_bytes) = sample.simulate(phases, start, cache, rng);
         held.push((capacity, sample.up(held_bytes).min(capacity)));
         for (steps, hits) in steps.iter_mut().zip(hits) {
@@ -84,6 +97,47 @@ pub fn simulated(
     let counted =
         references.zip(steps).map(|(references, hits)| Phase { references, hits }).collect();
     Curve::new(counted, held, distinct_bytes)
+}
+
+/// A simulated cache.
+#[derive(Debug)]
+enum Simulated {
+    Redis(Cache),
+    NoEviction(First),
+    Sieve(Sieve),
+    S3Fifo(S3Fifo),
+}
+
+impl Simulated {
+    fn new(policy: Policy, capacity: u64) -> Self {
+        match policy {
+            Policy::SampledLru { .. } | Policy::SampledLfu { .. } => {
+                Self::Redis(Cache::new(policy, capacity))
+            }
+            Policy::NoEviction => Self::NoEviction(First::new(capacity)),
+            Policy::Sieve => Self::Sieve(Sieve::new(capacity)),
+            Policy::S3Fifo => Self::S3Fifo(S3Fifo::new(capacity)),
+        }
+    }
+
+    /// Looks the key up and stores its entry; `time` is the number of references so far. Returns true for a hit.
+    fn refer(&mut self, reference: Reference, time: u64, rng: &mut impl Rng) -> bool {
+        match self {
+            Self::Redis(cache) => cache.refer(reference, time, rng),
+            Self::NoEviction(cache) => cache.refer(reference),
+            Self::Sieve(cache) => cache.refer(reference),
+            Self::S3Fifo(cache) => cache.refer(reference),
+        }
+    }
+
+    fn held_bytes(&self) -> u64 {
+        match self {
+            Self::Redis(cache) => cache.held_bytes(),
+            Self::NoEviction(cache) => cache.held_bytes(),
+            Self::Sieve(cache) => cache.held_bytes(),
+            Self::S3Fifo(cache) => cache.held_bytes(),
+        }
+    }
 }
 
 /// The selection of the keys that are simulated.
@@ -141,7 +195,7 @@ impl Sample {
         self,
         phases: &Phases,
         start: Start,
-        mut cache: Cache,
+        mut cache: Simulated,
         rng: &mut impl Rng,
     ) -> (Vec<f64>, u64) {
         let mut time = 0;

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::super::{
-    Advice, CacheAt, Costs, Errors, Grid, Hits, Job, Machine, Plan, Prices, Question, Reads,
-    Shares, Station, Workload, interval, plan, predict,
+    Advice, Basis, CacheAt, Costs, Errors, Grid, Hits, Job, Machine, Plan, Prices, Question, Reads,
+    Shares, Station, Workload, plan, predict,
 };
 use super::{Constant, Proportional, costs, job, machine, shape};
 
@@ -207,24 +207,53 @@ fn the_interval_follows_the_bottleneck_s_error() {
     let asked = asked();
     let workload = Workload { phases: &asked.phases, hits: &*asked.hits };
     let of = |errors: Errors| {
-        interval(
+        Basis {
             workload,
-            &asked.costs,
-            &errors,
-            &asked.machine,
-            &asked.job,
-            shape(1, 0),
-            &asked.shares,
-        )
+            costs: &asked.costs,
+            errors: &errors,
+            machine: &asked.machine,
+            job: &asked.job,
+            shares: &asked.shares,
+        }
+        .interval(shape(1, 0))
     };
-    let none = of(Errors::default());
-    assert_eq!(none.low_s, none.high_s);
-    let shard = of(Errors { shard: 0.05, ..Errors::default() });
-    let half = (shard.high_s - shard.low_s) / 2.0 / none.low_s;
-    // The shard is the bottleneck: 1.96 standard errors of its cost.
-    assert!((half - 0.098).abs() < 0.01, "{half}");
-    let router = of(Errors { router: 0.05, ..Errors::default() });
-    assert!(router.high_s - router.low_s < 0.1 * (shard.high_s - shard.low_s));
+    // The standard error of the time's logarithm.
+    let error = |errors| {
+        let its = of(errors);
+        (its.high_s / its.low_s).ln() / 2.0 / 1.645
+    };
+    let model = error(Errors::default());
+    assert!((model - 0.12).abs() < 1e-6, "{model}");
+    // The shard is the bottleneck, and the router is not.
+    let shard = error(Errors { shard: 0.2, ..Errors::default() });
+    assert!((shard.powi(2) - model.powi(2)).sqrt() > 0.16, "{shard}");
+    let router = error(Errors { router: 0.2, ..Errors::default() });
+    assert!((router.powi(2) - model.powi(2)).sqrt() < 0.03, "{router}");
+}
+
+#[test]
+fn an_error_that_two_shapes_have_in_common_does_not_matter_to_their_ratio() {
+    let asked = asked();
+    let workload = Workload { phases: &asked.phases, hits: &*asked.hits };
+    let of = |errors: Errors, shards: u32, cache_bytes: u64| {
+        let basis = Basis {
+            workload,
+            costs: &asked.costs,
+            errors: &errors,
+            machine: &asked.machine,
+            job: &asked.job,
+            shares: &asked.shares,
+        };
+        basis.ratio(shape(shards, cache_bytes), shape(1, 0))
+    };
+    let width = |[low, high]: [f64; 2]| high / low;
+    let other = Errors { all: 0.5, ..Errors::default() };
+    let (none, all) = (of(Errors::default(), 2, 0), of(other, 2, 0));
+    assert!((width(all) / width(none) - 1.0).abs() < 0.02, "{none:?} {all:?}");
+    // Two shards are told apart from one, and a cache of a few bytes is not told apart from none.
+    assert!(none[1] < 1.0, "{none:?}");
+    let tiny = of(Errors::default(), 1, 4_096);
+    assert!((tiny[0]..=tiny[1]).contains(&1.0), "{tiny:?}");
 }
 
 #[test]

@@ -5,9 +5,9 @@
 //! The others stay in the pool with their rank, until they are evicted, displaced by higher ranks, or found to be gone.
 //! A candidate that is used meanwhile retains its old rank, as in Redis, and so may be evicted although it was used.
 //!
-//! The clock is the number of references, whereas Redis records the time of use in seconds. Redis samples entries from
-//! neighbouring places of its hash table, which is as good as random; here they are sampled at random, without
-//! repetition.
+//! Redis records the time of use in seconds: entries that were used in the same second are equally old, and a job that passes
+//! over its keys in a second evicts at random. Redis samples entries from neighbouring places of its hash table, which is as
+//! good as random; here they are sampled at random, without repetition.
 //!
 //! Invariant: `place_of` holds the index of each entry, and `used` is the sum of their bytes.
 
@@ -44,7 +44,7 @@ struct Entry {
     bytes: u32,
     /// Number of uses of the entry on a logarithmic scale, for LFU.
     counter: u8,
-    /// Time of the entry's last use: the number of the reference or, for LFU, the minute.
+    /// Time of the entry's last use, by the clock of the policy.
     last: u64,
 }
 
@@ -103,13 +103,14 @@ impl Cache {
         place.is_some()
     }
 
-    /// Converts the number of references into the clock of the policy: unchanged for LRU, in minutes for LFU.
+    /// Converts the number of references into the clock of the policy: seconds for LRU, minutes for LFU.
     fn clock(&self, time: u64) -> u64 {
         match self.policy {
-            Policy::SampledLru { .. } => time,
-            Policy::SampledLfu { references_per_minute, .. } => {
-                (time as f64 / references_per_minute) as u64
+            Policy::SampledLru { references_per_s: Some(rate), .. } => (time as f64 / rate) as u64,
+            Policy::SampledLfu { references_per_s, .. } => {
+                (time as f64 / (60.0 * references_per_s)) as u64
             }
+            _ => time,
         }
     }
 
@@ -122,8 +123,8 @@ impl Cache {
 
     fn rank(&self, entry: Entry, now: u64) -> u64 {
         match self.policy {
-            Policy::SampledLru { .. } => now - entry.last,
             Policy::SampledLfu { .. } => (u8::MAX - self.counter(entry, now)).into(),
+            _ => now - entry.last,
         }
     }
 
@@ -185,16 +186,13 @@ mod tests {
 
     use super::*;
 
-    const LFU: Policy = Policy::SampledLfu {
-        samples: 5,
-        log_factor: 10,
-        decay_minutes: 1,
-        references_per_minute: 1_000.0,
-    };
+    const LFU: Policy =
+        Policy::SampledLfu { samples: 5, log_factor: 10, decay_minutes: 1, references_per_s: 50.0 };
 
     #[test]
     fn the_pool_keeps_the_highest_ranks_in_order() {
-        let mut cache = Cache::new(Policy::SampledLru { samples: 5 }, 1_000);
+        let mut cache =
+            Cache::new(Policy::SampledLru { samples: 5, references_per_s: None }, 1_000);
         for rank in [5, 90, 30, 70, 10, 20, 40, 60, 50, 80, 15, 25, 35, 45, 55, 65] {
             cache.offer(rank, rank);
         }
@@ -208,7 +206,8 @@ mod tests {
     #[test]
     fn places_are_drawn_evenly_and_without_repetition() {
         let mut dice = StdRng::seed_from_u64(4);
-        let mut cache = Cache::new(Policy::SampledLru { samples: 5 }, 1_000);
+        let mut cache =
+            Cache::new(Policy::SampledLru { samples: 5, references_per_s: None }, 1_000);
         for key in 0..20 {
             cache.refer(Reference { key, bytes: 10 }, key, &mut dice);
         }
@@ -249,13 +248,15 @@ mod tests {
         let entry = Entry { key: 1, bytes: 10, counter: 7, last: 3 };
         let counters = [3, 4, 9, 10, 1_000].map(|now| cache.counter(entry, now));
         assert_eq!(counters, [7, 6, 1, 0, 0]);
-        assert_eq!([999, 1_000, 5_500].map(|time| cache.clock(time)), [0, 1, 5]);
+        assert_eq!([2_999, 3_000, 16_500].map(|time| cache.clock(time)), [0, 1, 5]);
+        let lru = Policy::SampledLru { samples: 5, references_per_s: Some(250.0) };
+        assert_eq!([249, 250, 1_100].map(|time| Cache::new(lru, 1_000).clock(time)), [0, 1, 4]);
         let never = Cache::new(
             Policy::SampledLfu {
                 samples: 5,
                 log_factor: 10,
                 decay_minutes: 0,
-                references_per_minute: 1_000.0,
+                references_per_s: 50.0,
             },
             1_000,
         );
