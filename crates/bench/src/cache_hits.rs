@@ -25,7 +25,7 @@ use crate::statistics::Figure;
 /// Sizes of the cache, as shares of the bytes of all keys.
 const SHARES: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 0.9];
 /// Number of references that are sent at once.
-const PIPELINED: usize = 256;
+const PIPELINED: usize = 64;
 /// Memory of Redis, in MB: more than all entries of any load.
 const MEMORY_MB: u32 = 600;
 /// `maxmemory-samples` of Redis.

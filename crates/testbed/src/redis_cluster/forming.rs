@@ -105,6 +105,17 @@ pub(super) async fn form(nodes: &[SocketAddr], peers_port: u16, masters: usize) 
             if state.word() != expected || !replicates || state.known_nodes != nodes.len() {
                 return Ok(Some(format!("{}: {state:?}", node.address)));
             }
+            // Which nodes are replicas spreads by gossip, a second or more after they have become that.
+            let known: String = node.ask(&["CLUSTER", "NODES"]).await?;
+            let is_replica = |line: &&str| {
+                line.split(' ')
+                    .nth(2)
+                    .is_some_and(|flags| flags.split(',').any(|flag| flag == "slave"))
+            };
+            let told = known.lines().filter(is_replica).count();
+            if told != nodes.len() - masters {
+                return Ok(Some(format!("{} knows {told} replicas", node.address)));
+            }
         }
         Ok(None)
     })

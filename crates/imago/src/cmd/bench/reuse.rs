@@ -46,7 +46,7 @@ pub struct Loads {
     /// Keys of each load; the one with entries of mixed sizes has a tenth.
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
     keys: u64,
-    /// Only show that the benchmark works: 20,000 references to 2,000 keys.
+    /// Only show that the benchmark works: 30,000 references to 5,000 keys.
     #[arg(long, conflicts_with_all = ["references", "keys"])]
     quick: bool,
 }
@@ -56,7 +56,7 @@ impl Loads {
     pub fn size(&self) -> cache_hits::Size {
         let &Self { references, keys, quick } = self;
         match quick {
-            true => cache_hits::Size { references: 20_000, keys: 2_000 },
+            true => cache_hits::Size { references: 30_000, keys: 5_000 },
             false => cache_hits::Size { references, keys },
         }
     }
