@@ -222,14 +222,13 @@ impl Sampler {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the CPU time that a site's thread has used so far, and the numbers of rows that it read, wrote, and
-    /// applied for other masters in that time.
-    pub(crate) fn work(&self, site: Site) -> (Duration, [u64; 3]) {
-        let Some(SiteWork { cpu_ns, rows, .. }) = self.sites.get(usize::from(site.0)) else {
+    /// Returns the CPU time that a site's thread has used so far, and what it has done in that time.
+    pub(crate) fn work(&self, site: Site) -> (Duration, WorkCounts) {
+        let Some(SiteWork { cpu_ns, counts, .. }) = self.sites.get(usize::from(site.0)) else {
             return Default::default();
         };
         let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        (Duration::from_nanos(load(cpu_ns)), [load(&rows[0]), load(&rows[1]), load(&rows[2])])
+        (Duration::from_nanos(load(cpu_ns)), std::array::from_fn(|n| load(&counts[n])))
     }
 
     /// Returns the CPU time that a site's thread has used so far.
@@ -294,24 +293,28 @@ impl Sampler {
         self.reports.is_none() && (self.every() > 0 || self.site_cpu.is_some())
     }
 
-    /// Records the total CPU time of a site's thread so far, and its total numbers of rows read, written and applied.
-    fn record_work(&self, site: Site, cpu: Duration, rows: [u64; 3]) {
+    /// Records the total CPU time of a site's thread so far, and what it has done in that time.
+    fn record_work(&self, site: Site, cpu: Duration, counts: WorkCounts) {
         let Some(work) = self.sites.get(usize::from(site.0)) else { return };
         let ns = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
         work.cpu_ns.store(ns, Ordering::Relaxed);
-        for (into, rows) in work.rows.iter().zip(rows) {
-            into.store(rows, Ordering::Relaxed);
+        for (into, count) in work.counts.iter().zip(counts) {
+            into.store(count, Ordering::Relaxed);
         }
     }
 }
+
+/// What a site has done: the numbers of rows that it has read, written, and applied from the log for other masters, and
+/// of transactions that it has run.
+pub(crate) type WorkCounts = [u64; 4];
 
 /// The total work of a site's thread so far.
 #[derive(Default)]
 struct SiteWork {
     /// CPU time that the site's thread has used so far, in ns.
     cpu_ns: AtomicU64,
-    /// Numbers of rows that the site has read, written, and applied from the log for other masters.
-    rows: [AtomicU64; 3],
+    /// See [`WorkCounts`].
+    counts: [AtomicU64; 4],
     /// Total time span of a remote site's reports, in ns; and its CPU limit as a share of one core, as the bits of an
     /// `f64`, 0 before its first report.
     span_ns: AtomicU64,
@@ -324,8 +327,8 @@ impl SiteWork {
         let span_ns = report.span_ns;
         self.span_ns.fetch_add(span_ns, Ordering::Relaxed);
         self.cpu_ns.fetch_add(report.cpu_ns.min(span_ns), Ordering::Relaxed);
-        for (into, rows) in self.rows.iter().zip(report.rows) {
-            into.fetch_add(rows, Ordering::Relaxed);
+        for (into, count) in self.counts.iter().zip(report.counts) {
+            into.fetch_add(count, Ordering::Relaxed);
         }
         if report.share.is_finite() {
             self.share.store(report.share.clamp(0.01, 1.0).to_bits(), Ordering::Relaxed);
@@ -356,9 +359,8 @@ pub(crate) struct ThreadTime {
 }
 
 impl ThreadTime {
-    /// Records the CPU time of the present thread and its total numbers of rows in `sampler` as the work of `site`,
-    /// and sleeps if the thread has exceeded its CPU limit.
-    pub fn report(&self, sampler: &Sampler, site: Site, rows: [u64; 3]) {
+    /// Records the CPU time of the present thread and what it has done in `sampler` as the work of `site`, and sleeps if the thread has exceeded its CPU limit.
+    pub fn report(&self, sampler: &Sampler, site: Site, counts: WorkCounts) {
         if !sampler.is_measured() {
             return;
         }
@@ -370,7 +372,7 @@ impl ThreadTime {
         self.last_report.set(Some(now));
         // Reading the thread's CPU time is a system call, unlike reading the time of day.
         let cpu = thread_cpu();
-        sampler.record_work(site, cpu, rows);
+        sampler.record_work(site, cpu, counts);
         let Some(share) = sampler.site_cpu else { return };
         let (then, before, left) = self.last.get().unwrap_or((now, cpu, BURST.as_secs_f64()));
         let earned = share * (now - then).as_secs_f64();

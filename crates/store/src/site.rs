@@ -40,6 +40,7 @@ use crate::design::{Design, Impossible, Partition};
 use crate::key::Key;
 use crate::record::{Author, Body, Change, Epoch, LogEntry, Position, Site};
 use crate::rows::{ROW_BYTES, Rows, Size};
+use crate::sampler::WorkCounts;
 use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done, Transaction};
 
@@ -189,9 +190,8 @@ pub struct Core {
     outputs: Vec<Output>,
     /// The request that ran last, with the numbers of rows that it read and wrote.
     last_run: Option<(Ticket, u32, u32)>,
-    /// Numbers of rows that transactions read and wrote at this site, and that it applied for other masters, in this
-    /// epoch.
-    work: [u64; 3],
+    /// What the site has done in this epoch.
+    work: WorkCounts,
     /// The last request that had to wait for a lock, or found that a row which its client watches had changed.
     last_conflict: Option<Ticket>,
     /// Transactions that had waited, and that the last event made run.
@@ -252,7 +252,7 @@ impl Core {
             rows_requests: BTreeMap::new(),
             outputs: Vec::new(),
             last_run: None,
-            work: [0; 3],
+            work: WorkCounts::default(),
             last_conflict: None,
             resumed: Vec::new(),
             undo: VecDeque::new(),
@@ -401,8 +401,8 @@ impl Core {
         self.last_run.filter(|(last, _, _)| *last == ticket).map(|(_, read, wrote)| (read, wrote))
     }
 
-    /// Returns the numbers of rows read, written, and applied for other masters at this site since its epoch began.
-    pub(crate) fn work(&self) -> [u64; 3] {
+    /// Returns what the site has done since its epoch began.
+    pub(crate) fn work(&self) -> WorkCounts {
         self.work
     }
 

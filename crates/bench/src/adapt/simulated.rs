@@ -261,8 +261,8 @@ impl<'s> Simulation<'s> {
     }
 
     fn decide(&mut self, now_us: u64) {
-        let work: Vec<(f64, [u64; 3])> =
-            self.sites.iter().map(|site| (site.worked_us, site.rows)).collect();
+        let work: Vec<(f64, [u64; 4])> =
+            self.sites.iter().map(|site| (site.worked_us, site.counts)).collect();
         if let Some(planner) = &mut self.planner {
             planner.decide(now_us, &self.layout, &work);
         }

@@ -24,7 +24,9 @@
 //! - `change`(work ahead of a remaster; of a split or merge; of a new replica; rows copied): the time of such an
 //!   operator beyond the other functions. Here it takes several steps through the log, one after the other, which no
 //!   transaction has, and each step waits for the thread of the master.
-//! - `cpu`(rows read, written and applied per second): the load of a site, as a share of the CPU that it has.
+//! - `cpu`(rows read, written and applied, and transactions, per second): the load of a site, as a share of the CPU that
+//!   it has. A transaction has a cost of its own, for its request, its reply and its log entry: where transactions are
+//!   short it is most of what a replica takes over from the master when it answers reads.
 //!
 //! Invariants:
 //! - An operation uses exactly the functions of its column of Table 1. Every operator but the removal of a replica uses
@@ -57,6 +59,9 @@ pub struct Inputs {
     /// Number of partitions that the operation reads and does not write, and number of partitions that it writes.
     pub partitions: (f64, f64),
 }
+
+/// The work of a site: rows read, rows written, rows applied for other masters, and transactions run, each per second.
+pub type SiteRates = [f64; 4];
 
 /// An operation whose cost is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,9 +169,8 @@ pub struct CostModel {
     pub change: Linear<4>,
     /// Time of a commit in µs, predicted from the numbers of partitions read and written.
     pub commit: Linear<2>,
-    /// Load of a site as a share of the CPU that the site has, predicted from rows read, written and applied per
-    /// second.
-    pub cpu: Linear<3>,
+    /// Load of a site as a share of the CPU that the site has, predicted from [`SiteRates`].
+    pub cpu: Linear<4>,
 }
 
 impl Default for CostModel {
@@ -186,7 +190,7 @@ impl Default for CostModel {
                 .proportional()
                 .with_replay(60),
             commit: Linear::new([1.0, 1.0]),
-            cpu: Linear::new([10.0; 3])
+            cpu: Linear::new([10.0; 4])
                 .with_prior(CPU_PRIOR)
                 .rising()
                 .proportional()
@@ -195,9 +199,9 @@ impl Default for CostModel {
     }
 }
 
-/// Relative CPU costs of a row that is read, a row that is written, and a row that is applied for another master, with
-/// the fixed costs of transactions spread over the rows; used until more is known.
-const CPU_PRIOR: [f64; 3] = [1.0, 30.0, 12.0];
+/// Relative CPU costs of a row that is read, of a row that is written, of a row that is applied for another master, and
+/// of a transaction; used until more is known.
+const CPU_PRIOR: SiteRates = [1.0, 10.0, 15.0, 100.0];
 /// Relative weights of an entry of log lag and of u in the wait for updates; used until more is known.
 const LAG_PRIOR: [f64; 2] = [1.0, 0.0];
 /// Relative weights, in the time of an operator, of a µs of work ahead for each kind of operator and of a copied row;

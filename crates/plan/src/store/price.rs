@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cost::{CostModel, Inputs, Operation};
+use super::cost::{CostModel, Inputs, Operation, SiteRates};
 use super::layout::{Key, Layout, Operator, Partition, Site};
 use super::queues::{queues, slowed};
 use super::regimes::Expected;
@@ -56,9 +56,8 @@ pub struct Price {
     pub queues: BTreeMap<Site, f64>,
     /// Predicted work ahead of one wait for each site's thread, in µs: see [`Inputs::queued_work_us`].
     pub queued_work_us: BTreeMap<Site, f64>,
-    /// Predicted rows read, rows written and rows applied for other masters at each site, per second: the inputs of
-    /// [`CostModel::cpu`].
-    pub loads: BTreeMap<Site, [f64; 3]>,
+    /// Predicted work of each site: the inputs of [`CostModel::cpu`].
+    pub loads: BTreeMap<Site, SiteRates>,
     /// Share (0..1) of transactions that some site can run without a design change.
     pub single_site: f64,
 }
@@ -119,13 +118,17 @@ pub fn price_by<K: Key>(
         let able = able.iter().map(|site| layout.sites().place_of(site));
         let site = able.min_by(|one, two| cpu[*one].total_cmp(&cpu[*two])).expect("some can");
         let (weight, of) = &situation.samples[sample];
-        loads[site][0] += situation.rate_s * weight / all_weight * f64::from(of.rows_read);
+        let rate_s = situation.rate_s * weight / all_weight;
+        loads[site][0] += rate_s * f64::from(of.rows_read);
+        loads[site][3] += rate_s;
         cpu[site] = situation.cost.cpu.predict(loads[site]);
         placed.push(Placed { sample, weight: *weight, site, replicas: 0, masters: 0 });
     }
     // CPU time that a site uses when idle is not a demand of transactions.
-    let idle = situation.cost.cpu.predict([0.0; 3]);
-    let own = |load: &[f64; 3]| situation.cost.cpu.predict([load[0], load[1], 0.0]) - idle;
+    let idle = situation.cost.cpu.predict([0.0; 4]);
+    let own = |[read, written, _, run]: &SiteRates| {
+        situation.cost.cpu.predict([*read, *written, 0.0, *run]) - idle
+    };
     let demands: Vec<f64> = loads.iter().map(|load| own(load).max(0.0)).collect();
     let applied = cpu.iter().zip(&demands).map(|(cpu, own)| (cpu - idle - own).max(0.0));
     let demands = slowed(&demands, &applied.collect::<Vec<f64>>());
@@ -225,8 +228,7 @@ fn needs(touched: &Touched, partitions: &[&Partition], site: Site) -> (u32, u32)
     (replicas as u32, masters as u32)
 }
 
-/// Returns the rows read, rows written and rows applied for other masters at each site, per second, with the samples
-/// placed as in `placed`.
+/// Returns the work of each site with the samples placed as in `placed`.
 fn loads<K>(
     situation: &Situation<'_, K>,
     sites: SiteSet,
@@ -234,13 +236,14 @@ fn loads<K>(
     touched: &[Touched],
     placed: &[Placed],
     all_weight: f64,
-) -> Vec<[f64; 3]> {
-    let mut loads = vec![[0.0; 3]; sites.len()];
+) -> Vec<SiteRates> {
+    let mut loads = vec![SiteRates::default(); sites.len()];
     for Placed { sample, weight, site, .. } in placed {
         let (_, of) = &situation.samples[*sample];
         let rate_s = situation.rate_s * weight / all_weight;
         loads[*site][0] += rate_s * f64::from(of.rows_read);
         loads[*site][1] += rate_s * f64::from(of.rows_written);
+        loads[*site][3] += rate_s;
         let writes = &touched[*sample].writes;
         let each = f64::from(of.rows_written) / writes.len().max(1) as f64;
         for write in writes {

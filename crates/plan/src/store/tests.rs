@@ -54,7 +54,8 @@ fn scan(from: u64, rows: u32) -> Sample<String> {
     Sample { reads, writes: Vec::new(), rows_read: rows, rows_written: 0 }
 }
 
-/// A model that has learned what this store could take: a site is saturated by 100,000 rows read a second.
+/// A model that has learned what this store could take: a site is saturated by 100,000 rows read a second, and a
+/// transaction costs what its rows cost.
 pub(super) fn learned() -> CostModel {
     let mut model = CostModel::default();
     let mut dice = StdRng::seed_from_u64(11);
@@ -79,7 +80,7 @@ pub(super) fn learned() -> CostModel {
         };
         let all = Operation::Transaction { reads: true, writes: true };
         model.observe(all, &inputs, &measured);
-        let load = [random(100_000.0), random(50_000.0), random(50_000.0)];
+        let load = [random(100_000.0), random(50_000.0), random(50_000.0), random(50_000.0)];
         let cpu = 0.01 + load[0] * 1e-5 + load[1] * 2e-5 + load[2] * 1e-5;
         model.cpu.observe(load, cpu);
     }

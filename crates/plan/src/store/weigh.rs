@@ -20,6 +20,10 @@ use super::workload::{Accesses, Numbered};
 /// Least saving of a redesign, as a share (0..1) of a transaction's cost: it changes everything, by a prediction that is
 /// further from what was measured than that of a small plan.
 const REDESIGN_GAIN_MIN: f64 = 0.15;
+/// Least saving of a redesign that only adds replicas, as a share (0..1) of a transaction's cost: no transaction waits for
+/// a master that moves. It is many plans in one of which none saves the least gain, because each serves the reads of one
+/// partition.
+const REPLICAS_GAIN_MIN: f64 = 0.03;
 /// Share (0..1) of transactions that some site can run from which on a redesign is stable. Each other transaction changes
 /// the design: with many of them it would soon be another one than the one that was priced.
 const STABLE_FROM: f64 = 0.98;
@@ -103,9 +107,12 @@ impl<'w, K: Key> Weighing<'w, K> {
         plan.redesign = Some(redesign);
         if let Some(after) = after.filter(|_| plan.rejected.is_none()) {
             let saved_us = plan.realized * (self.before.total_us - after.total_us);
+            let only_adds =
+                plan.operators.iter().all(|one| matches!(one, Operator::AddReplica(..)));
+            let gain_min = if only_adds { REPLICAS_GAIN_MIN } else { REDESIGN_GAIN_MIN };
             plan.rejected = if after.single_site < self.before.single_site.min(STABLE_FROM) {
                 Some(Rejected::Unstable)
-            } else if saved_us < REDESIGN_GAIN_MIN * self.before.total_us {
+            } else if saved_us < gain_min * self.before.total_us {
                 Some(Rejected::TooLittle)
             } else {
                 None

@@ -134,8 +134,8 @@ impl<'a> Driver<'a> {
         self.of.record_heat(&fetched, layout);
         let now_ms = self.of.now_ms();
         let work = |site: layout::Site| {
-            let (span, (cpu, rows)) = (sampler.span(Site(site)), sampler.work(Site(site)));
-            (site, SiteWork { span, cpu, rows, core_share: sampler.share_of(Site(site)) })
+            let (span, (cpu, counts)) = (sampler.span(Site(site)), sampler.work(Site(site)));
+            (site, SiteWork { span, cpu, counts, core_share: sampler.share_of(Site(site)) })
         };
         let work: BTreeMap<layout::Site, SiteWork> = layout.sites().iter().map(work).collect();
         let observed =

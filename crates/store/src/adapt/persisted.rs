@@ -30,7 +30,7 @@ use crate::key::Key;
 pub(super) const EVERY: Duration = Duration::from_secs(3);
 /// Version of the format of `adapt.json`. The cost functions of earlier versions had other inputs, and are learned
 /// anew.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 const NAME: &str = "adapt.json";
 
 /// Content of `adapt.json`.
@@ -353,14 +353,14 @@ mod tests {
         let (good, _, _) = kept();
         let good = serde_json::to_string(&Persisted { version: VERSION, ..good }).unwrap();
         let cut = good[..good.len() / 2].to_owned();
-        let newer = good.replacen("\"version\":3", "\"version\":4", 1);
+        let newer = good.replacen("\"version\":4", "\"version\":5", 1);
         let unknown = good.replace("\"split\"", "\"explode\"");
         let short = good.replace("\"numbers\":[", "\"numbers\":[1.0,");
         for (content, why) in [
             (cut, "damaged"),
             (String::new(), "damaged"),
             ("[]".to_owned(), "damaged"),
-            (newer, "version 4, and this program knows 3"),
+            (newer, "version 5, and this program knows 4"),
             (unknown, "a ban is damaged"),
             (short, "cost function"),
         ] {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cause, EVERY_MAX, Sampled, Sampler, WaitTime};
+use super::{Cause, EVERY_MAX, Sampled, Sampler, WaitTime, WorkCounts};
 use crate::key::{Key, KeyRange};
 use crate::record::Site;
 
@@ -33,8 +33,8 @@ pub(crate) struct SampleReport {
     /// Time span that the report covers, and the CPU time that the site's thread used in it, both in ns.
     pub(super) span_ns: u64,
     pub(super) cpu_ns: u64,
-    /// Numbers of rows that the site read, wrote, and applied for other masters in the span.
-    pub(super) rows: [u64; 3],
+    /// What the site did in the span.
+    pub(super) counts: WorkCounts,
     /// CPU limit of the site as a share of one core; 1 without a limit.
     pub(super) share: f64,
     /// Number of samples that the site dropped in the span.
@@ -118,9 +118,9 @@ pub(crate) struct Reporter {
     site: Site,
     /// Time from which on the next report is due.
     due: Instant,
-    /// The time of the last report, and the totals at that time: the site's CPU time, its rows, and its number of
+    /// The time of the last report, and the totals at that time: the site's CPU time, its work, and its number of
     /// dropped samples; `None` while sampling is off.
-    last: Option<(Instant, Duration, [u64; 3], u64)>,
+    last: Option<(Instant, Duration, WorkCounts, u64)>,
 }
 
 impl Reporter {
@@ -138,10 +138,10 @@ impl Reporter {
         self.due = now + REPORT_EVERY;
         let waiting = self.sampler.fetch().into_iter().map(|one| (one, false));
         let returned = self.sampler.fetch_returned().into_iter().map(|one| (one, true));
-        let (cpu, rows) = self.sampler.work(self.site);
+        let (cpu, counts) = self.sampler.work(self.site);
         let is_on = self.sampler.every() > 0;
-        let is = is_on.then_some((now, cpu, rows, self.sampler.dropped()));
-        let (then, cpu_before, rows_before, dropped_before) =
+        let is = is_on.then_some((now, cpu, counts, self.sampler.dropped()));
+        let (then, cpu_before, counts_before, dropped_before) =
             std::mem::replace(&mut self.last, is)?;
         let (.., dropped) = is?;
         let (mut samples, mut bytes, mut left_out) = (Vec::new(), 0, 0);
@@ -156,15 +156,11 @@ impl Reporter {
             }
         }
         let span = now.saturating_duration_since(then);
-        let mut since = [0; 3];
-        for (n, since) in since.iter_mut().enumerate() {
-            *since = rows[n].saturating_sub(rows_before[n]);
-        }
         Some(SampleReport {
             span_ns: nanos(span),
             // A thread that did not report for a while reports more CPU time than belongs to the span.
             cpu_ns: nanos(cpu.saturating_sub(cpu_before).min(span)),
-            rows: since,
+            counts: std::array::from_fn(|n| counts[n].saturating_sub(counts_before[n])),
             share: self.sampler.site_cpu.unwrap_or(1.0),
             dropped: dropped.saturating_sub(dropped_before) + left_out,
             samples,

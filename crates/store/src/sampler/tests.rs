@@ -44,7 +44,7 @@ fn a_router_has_what_a_site_reports_together_with_the_time_that_it_is_of() {
     let (of_site, mut reporter) = site(now);
     let time = ThreadTime::default();
     while of_site.work(Site(1)).0 < Duration::from_millis(2) {
-        time.report(&of_site, Site(1), [5, 6, 7]);
+        time.report(&of_site, Site(1), [5, 6, 7, 4]);
     }
     now += REPORT_EVERY;
     let began = now - Duration::from_millis(30);
@@ -65,9 +65,9 @@ fn a_router_has_what_a_site_reports_together_with_the_time_that_it_is_of() {
     let returned = router.fetch_returned();
     assert!(returned[0].met_conflict && returned[0].writes == [key(b"b")], "{returned:?}");
     assert_eq!(router.span(Site(1)), REPORT_EVERY);
-    let (cpu, rows) = router.work(Site(1));
+    let (cpu, counts) = router.work(Site(1));
     assert!(cpu >= Duration::from_millis(1) && cpu <= REPORT_EVERY, "{cpu:?}");
-    assert_eq!((rows, router.work(Site(0)).1), ([5, 6, 7], [0; 3]));
+    assert_eq!((counts, router.work(Site(0)).1), ([5, 6, 7, 4], [0; 4]));
     assert_eq!((router.share(), router.share_of(Site(1))), (Some(0.2), 0.2));
 }
 

@@ -198,6 +198,7 @@ impl Core {
         self.last_run = Some((ticket, rows_read, written.len() as u32));
         self.work[0] += u64::from(rows_read);
         self.work[1] += written.len() as u64;
+        self.work[3] += 1;
         let has_written = answer.is_ok() && !written.is_empty();
         let number = if has_written { self.commit(written) } else { last };
         if let Some(client) = transaction.client.filter(|_| number > self.ordered) {

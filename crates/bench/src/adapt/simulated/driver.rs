@@ -71,15 +71,15 @@ impl Driver {
     }
 
     /// Makes one decision, unless plans of the last one are in progress. `work` has the CPU time of each site so far,
-    /// in µs, and its numbers of rows read, written, and applied for other masters.
-    pub fn decide(&mut self, now_us: u64, layout: &Layout<u64>, work: &[(f64, [u64; 3])]) {
+    /// in µs, and its numbers of rows read, written, and applied for other masters and of transactions.
+    pub fn decide(&mut self, now_us: u64, layout: &Layout<u64>, work: &[(f64, [u64; 4])]) {
         if self.planner.is_busy() {
             return;
         }
         let (now_ms, span) = (now_us / 1_000, Duration::from_micros(now_us));
-        let of = |(site, (worked_us, rows)): (usize, &(f64, [u64; 3]))| {
+        let of = |(site, (worked_us, counts)): (usize, &(f64, [u64; 4]))| {
             let cpu = Duration::from_secs_f64(worked_us / 1e6);
-            (site as Site, SiteWork { span, cpu, rows: *rows, core_share: 1.0 })
+            (site as Site, SiteWork { span, cpu, counts: *counts, core_share: 1.0 })
         };
         let work: BTreeMap<Site, SiteWork> = work.iter().enumerate().map(of).collect();
         let observed = std::mem::take(&mut self.observed);

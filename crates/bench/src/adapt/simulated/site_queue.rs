@@ -101,7 +101,8 @@ pub(super) struct SiteQueue {
     queue: VecDeque<Job>,
     running: Option<(Job, f64)>,
     pub worked_us: f64,
-    pub rows: [u64; 3],
+    /// Rows read, written and applied, and transactions run.
+    pub counts: [u64; 4],
     /// Moving average of the fraction of scans among its transactions.
     scans: f64,
     /// Number of transactions that have arrived and are not answered.
@@ -134,7 +135,7 @@ impl SiteQueue {
             queue: VecDeque::new(),
             running: None,
             worked_us: 0.0,
-            rows: [0; 3],
+            counts: [0; 4],
             scans: 0.0,
             under_way: 0,
             written: 0,
@@ -213,14 +214,17 @@ impl SiteQueue {
         match job {
             Job::Transaction(of) => match of.kind {
                 Kind::Count(user) => {
+                    self.counts[3] += 1;
                     self.written += 1;
                     self.last.insert(by.starts[by.number_of(user)], self.written);
-                    (self.rows[0], self.rows[1]) = (self.rows[0] + ROWS, self.rows[1] + ROWS);
+                    self.counts[0] += ROWS;
+                    self.counts[1] += ROWS;
                     self.pending_replies.push_back(PendingReply { number: self.written, of });
                     ended.wrote = Some((self.written, user));
                 }
                 Kind::Scan(_, users) => {
-                    self.rows[0] += users * ROWS;
+                    self.counts[3] += 1;
+                    self.counts[0] += users * ROWS;
                     let starts = by.touched(of.kind).map(|number| by.starts[number]);
                     let number = starts.filter_map(|start| self.last.get(&start)).max().copied();
                     match number.filter(|number| *number > self.ordered) {
@@ -234,7 +238,7 @@ impl SiteQueue {
                     }
                 }
             },
-            Job::Applied => self.rows[2] += ROWS,
+            Job::Applied => self.counts[2] += ROWS,
             Job::Logged(number) => {
                 self.ordered = number;
                 self.wake();

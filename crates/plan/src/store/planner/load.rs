@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::store::cost::CostModel;
+use crate::store::cost::{CostModel, SiteRates};
 use crate::store::layout::Site;
 use crate::store::site_set::SiteSet;
 
@@ -17,21 +17,20 @@ pub struct SiteWork {
     pub span: Duration,
     /// CPU time that the site's thread has used.
     pub cpu: Duration,
-    /// Total number of rows read, of rows written, and of rows applied for other masters.
-    pub rows: [u64; 3],
+    /// Total numbers of rows read, of rows written, of rows applied for other masters, and of transactions run.
+    pub counts: [u64; 4],
     /// Share of a core (0..1) that the site has.
     pub core_share: f64,
 }
 
 impl SiteWork {
-    /// Returns the site's load since the earlier report `before`, as a share of the CPU that the site has, and the
-    /// rates of rows read, written and applied, per second.
-    fn since(&self, before: &Self) -> (f64, [f64; 3]) {
+    /// Returns the site's load since the earlier report `before`, as a share of the CPU that the site has, and its work.
+    fn since(&self, before: &Self) -> (f64, SiteRates) {
         let passed_s = self.span.saturating_sub(before.span).as_secs_f64().max(1e-3);
         let used_s = self.cpu.saturating_sub(before.cpu).as_secs_f64();
-        let mut rates_s = [0.0; 3];
+        let mut rates_s = SiteRates::default();
         for (n, rate_s) in rates_s.iter_mut().enumerate() {
-            *rate_s = self.rows[n].saturating_sub(before.rows[n]) as f64 / passed_s;
+            *rate_s = self.counts[n].saturating_sub(before.counts[n]) as f64 / passed_s;
         }
         (used_s / self.core_share / passed_s, rates_s)
     }
@@ -58,8 +57,8 @@ impl SiteLoads {
         Self { span_min, work, learned, spans: BTreeMap::new(), shares: BTreeMap::new() }
     }
 
-    /// Records the total work of those sites that are in `sites`, and lets the model learn the CPU cost of rows from
-    /// it.
+    /// Records the total work of those sites that are in `sites`, and lets the model learn the CPU cost of rows and
+    /// transactions from it.
     pub fn record(
         &mut self,
         sites: SiteSet,

@@ -66,7 +66,8 @@ pub(super) fn model() -> &'static CostModel {
         let mut dice = StdRng::seed_from_u64(12);
         for _ in 0..4_000 {
             let mut random = |max: f64| dice.random_range(0.0..max);
-            let load = [random(1_500_000.0), random(100_000.0), random(200_000.0)];
+            let load =
+                [random(1_500_000.0), random(100_000.0), random(200_000.0), random(100_000.0)];
             let cpu = load[0] * 1e-6 + load[1] * 15e-6 + load[2] * 6e-6;
             model.cpu.observe(load, cpu);
             let queued_work_us = random(20_000.0);

@@ -165,3 +165,41 @@ fn what_would_be_changed_again_at_once_is_not_chosen() {
     let mut all = decided.considered.iter();
     assert!(all.any(|plan| plan.rejected == Some(Rejected::Unstable)), "{:?}", decided.considered);
 }
+
+#[test]
+fn replicas_that_each_save_little_are_added_together() {
+    // As SmallBank on one busy site: most transactions write accounts anywhere, and 15 % read one. The replicas of one of
+    // 32 partitions take over half a percent of the transactions.
+    let layout = users(&(0..32).map(|_| (0, &[][..])).collect::<Vec<_>>());
+    let mut dice = StdRng::seed_from_u64(6);
+    let mut any = || dice.random_range(0..32_000_u64);
+    let mut sample = |n: u64| match n % 20 {
+        0..3 => (1.0, scan(any(), 1)),
+        _ => (1.0, writes([any(), any()])),
+    };
+    let samples: Vec<_> = (0..1_200).map(&mut sample).collect();
+    let mut cost = learned();
+    cost.cpu = CostModel::default().cpu;
+    for _ in 0..4_000 {
+        let mut random = |max: f64| dice.random_range(0.0..max);
+        let load = [random(50_000.0), random(50_000.0), random(50_000.0), random(25_000.0)];
+        cost.cpu.observe(load, load[0] * 1e-6 + load[2] * 10e-6 + load[3] * 30e-6);
+    }
+    let situation = Situation {
+        samples: &samples,
+        rate_s: 30_000.0,
+        population: 60.0,
+        cost: &cost,
+        lag_entries: &BTreeMap::new(),
+        cpu_weight: CPU_WEIGHT,
+        expected: Expected::default(),
+    };
+    let parameters = Parameters::default();
+    let decided =
+        decide(&layout, &situation, &parameters, &|_, _| None, &[], &mut StdRng::seed_from_u64(5));
+    let chosen = decided.chosen().next().expect("one pays");
+    let kept = Redesign { masters: Masters::Kept, replicas: Replicas::Everywhere };
+    assert_eq!(chosen.redesign, Some(kept), "{:?}", decided.considered);
+    let saved = 1.0 - chosen.latency_us.1 / chosen.latency_us.0;
+    assert!((0.03..0.15).contains(&saved), "{saved}");
+}

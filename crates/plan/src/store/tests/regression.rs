@@ -3,6 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use crate::store::cost::{CostModel, SiteRates};
 use crate::store::regression::Linear;
 
 #[test]
@@ -146,4 +147,26 @@ fn a_store_that_was_filled_before_it_is_read_learns_what_reads_cost() {
         let (told, exact) = (cpu.predict(inputs), cost(inputs));
         assert!((told - exact).abs() <= 0.2 * exact, "{told} and {exact} at {share} of the load");
     }
+}
+
+#[test]
+fn what_a_transaction_costs_beside_its_rows_is_learned() {
+    // Four sites of one store: a master, which runs 85 % of the transactions (two rows read, one written), and replicas
+    // that apply its rows and run what only reads; the master's share of the reads rises and falls.
+    let mut cpu = CostModel::default().cpu;
+    let cost = |[read, written, applied, run]: SiteRates| {
+        read * 0.4e-6 + written * 3e-6 + applied * 2.2e-6 + run * 6e-6
+    };
+    for n in 0..120_u32 {
+        let all = 20_000.0 + 1_000.0 * f64::from(n % 7);
+        let (writing, reading) = (0.85 * all, 0.15 * all * f64::from(n % 5) / 4.0);
+        let master = [2.0 * (writing + reading), writing, 0.0, writing + reading];
+        let elsewhere = (0.15 * all - reading) / 3.0;
+        let replica = [2.0 * elsewhere, 0.0, writing, elsewhere];
+        cpu.observe(master, cost(master));
+        (0..3).for_each(|_| cpu.observe(replica, cost(replica)));
+    }
+    let reads = |rate_s: f64| [2.0 * rate_s, 0.0, 0.0, rate_s];
+    let (is, was) = (cost(reads(3_000.0)), cpu.predict(reads(3_000.0)));
+    assert!((0.6..1.4).contains(&(was / is)), "{was} of {is}");
 }

@@ -21,7 +21,7 @@ fn misled(dice: &mut StdRng) -> Controller<u64> {
     controller.cost = model().clone();
     for n in 0..400 {
         let mut random = |max: f64| dice.random_range(0.0..max);
-        let load = [random(900_000.0), random(30_000.0), random(30_000.0)];
+        let load = [random(900_000.0), random(30_000.0), random(30_000.0), random(30_000.0)];
         let cpu = load[0] * 1e-6 + load[1] * 15e-6 + load[2] * 6e-6;
         controller.cost.cpu.observe(load, cpu * if n % 2 == 0 { 0.1 } else { 1.9 });
     }

@@ -50,7 +50,7 @@ fn wall(s: u64) -> SystemTime {
 fn work(time: &ThreadTime, sampler: &Sampler, site: Site) {
     let before = sampler.work(site).0;
     while sampler.work(site).0 < before + Duration::from_millis(5) {
-        time.report(sampler, site, [0; 3]);
+        time.report(sampler, site, [0; 4]);
     }
 }
 

@@ -25,7 +25,7 @@ use crate::subscription::{Delivery, Request};
 use crate::transaction::{Abort, Done};
 
 /// Version of the protocol between a router and its sites: both sides must have the same.
-pub(in crate::engine) const PROTOCOL: u32 = 6;
+pub(in crate::engine) const PROTOCOL: u32 = 7;
 /// Interval of heartbeats on a connection without other messages.
 pub(in crate::engine) const ALIVE_EVERY: Duration = Duration::from_millis(300);
 /// Time in which a site receives nothing of a transfer, after which the transfer fails.

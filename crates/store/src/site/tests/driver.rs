@@ -152,17 +152,17 @@ impl Driver {
             run_us,
             commit_us,
         });
-        self.count(site, [u64::from(rows.0), u64::from(rows.1), 0]);
+        self.count(site, [u64::from(rows.0), u64::from(rows.1), 0, 1]);
         for key in &wish.writes {
-            design.of(key).replicas.iter().for_each(|site| self.count(*site, [0, 0, 1]));
+            design.of(key).replicas.iter().for_each(|site| self.count(*site, [0, 0, 1, 0]));
         }
     }
 
-    fn count(&mut self, site: Site, rows: [u64; 3]) {
+    fn count(&mut self, site: Site, counts: [u64; 4]) {
         let work = self.work.entry(site.0).or_default();
-        work.cpu += Duration::from_secs_f64(cpu_of(rows.map(|rows| rows as f64)));
-        for (into, rows) in work.rows.iter_mut().zip(rows) {
-            *into += rows;
+        work.cpu += Duration::from_secs_f64(cpu_of(counts.map(|count| count as f64)));
+        for (into, count) in work.counts.iter_mut().zip(counts) {
+            *into += count;
         }
     }
 
@@ -213,7 +213,7 @@ impl Driver {
     }
 }
 
-fn cpu_of(load: [f64; 3]) -> f64 {
+fn cpu_of(load: [f64; 4]) -> f64 {
     load.iter().zip(ROW_US).map(|(rows, us)| rows * us / 1e6).sum()
 }
 
@@ -223,6 +223,7 @@ fn learned(dice: &mut StdRng) -> CostModel {
     for _ in 0..LESSONS {
         let load = [
             dice.random_range(0.0..600.0),
+            dice.random_range(0.0..300.0),
             dice.random_range(0.0..300.0),
             dice.random_range(0.0..300.0),
         ];

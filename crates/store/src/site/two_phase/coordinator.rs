@@ -145,6 +145,7 @@ impl Core {
         self.last_run = Some((ticket, rows.0, rows.1));
         self.resumed.push(ResumedTransaction { ticket, cause: Cause::Partition, rows });
         self.work[0] += u64::from(rows.0);
+        self.work[3] += 1;
         match answer {
             Ok(reply) if !written.is_empty() => {
                 let writes = distributed(written, &coordinated.grants);
