@@ -52,11 +52,19 @@ impl ClusterPair {
 
     /// Returns the CPU time of both servers so far, in seconds.
     pub(crate) fn servers_cpu_s(&self) -> Result<f64> {
-        let nodes = self.clusters.iter().flat_map(Cluster::nodes);
-        let used = nodes.map(|node| node.process.and_then(|process| cpu_s(process.pid)));
-        let used: Option<Vec<f64>> = used.collect();
-        let used = used.ok_or_else(|| Error::Wrong("a server is down".into()))?;
-        Ok(used.iter().sum())
+        Ok(self.cpu_by_server_s()?.iter().sum())
+    }
+
+    /// Returns the CPU time of the source and that of the destination so far, in seconds.
+    pub(crate) fn cpu_by_server_s(&self) -> Result<[f64; 2]> {
+        let mut used_s = [0.0; 2];
+        for (used_s, cluster) in used_s.iter_mut().zip(&self.clusters) {
+            for node in cluster.nodes() {
+                let used = node.process.and_then(|process| cpu_s(process.pid));
+                *used_s += used.ok_or_else(|| Error::Wrong("a server is down".into()))?;
+            }
+        }
+        Ok(used_s)
     }
 
     /// Drops a database of the destination and flushes both servers, so that each measurement starts alike.

@@ -34,10 +34,39 @@ pub struct Report {
     pub floor_seconds: f64,
     /// CPU time by process, in seconds. Other load on the machine disturbs it less than elapsed time.
     pub cpu_seconds: CpuSeconds,
+    /// What the machine's processors did during the copy.
+    pub parts: Parts,
     /// The figures with their extremes over the runs.
     pub spread: Spread,
     /// The same copy by other programs, if they are on `PATH`.
     pub competitors: Vec<Competitor>,
+}
+
+/// What the machine's processors did during the copy, in seconds; together they are the time of the copy times the number of
+/// processors.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Parts {
+    /// Reading: CPU time of the source.
+    pub source: f64,
+    /// Writing: CPU time of the destination. Compare with `cpu_seconds.floor_servers`.
+    pub destination: f64,
+    /// CPU time of the copying process.
+    pub client: f64,
+    /// What is left: waiting, and other processes.
+    pub waiting: f64,
+}
+
+impl Parts {
+    fn median(runs: &[OneRun]) -> Self {
+        let of =
+            |part: fn(&Self) -> f64| Figure::of(runs.iter().map(|run| part(&run.parts))).median;
+        Self {
+            source: of(|parts| parts.source),
+            destination: of(|parts| parts.destination),
+            client: of(|parts| parts.client),
+            waiting: of(|parts| parts.waiting),
+        }
+    }
 }
 
 /// The figures with their extremes.
@@ -57,6 +86,7 @@ struct OneRun {
     floor_s: f64,
     copy_s: f64,
     cpu: CpuSeconds,
+    parts: Parts,
     peak_mb: f64,
 }
 
@@ -90,6 +120,7 @@ pub async fn run(size: Size, commands: &subject::Commands) -> Result<Report> {
         client_cpu_ratio: spread.client_cpu_ratio.median,
         client_rss_mb_max: Figure::of(runs.iter().map(|run| run.peak_mb)).max,
         cpu_seconds: CpuSeconds::median(runs.iter().map(|run| run.cpu)),
+        parts: Parts::median(&runs),
         seconds: spread.seconds.median,
         floor_seconds: floor_seconds.median,
         spread,
@@ -109,10 +140,16 @@ async fn one(
     let floor_cpu_s = clusters.servers_cpu_s()? - used_at_first;
     clusters.clear(FLOOR_DB).await?;
 
-    let used_before = clusters.servers_cpu_s()?;
+    let before = clusters.cpu_by_server_s()?;
     let command = commands(&Subject::Copy, &clusters.ends());
     let copied = Measured::start("a copy", command)?.end(0).await?;
-    let servers_s = clusters.servers_cpu_s()? - used_before;
+    let after = clusters.cpu_by_server_s()?;
+    let [source, destination] = [after[0] - before[0], after[1] - before[1]];
+    let servers_s = source + destination;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    let busy_s = servers_s + copied.cpu_s;
+    let waiting = (processors * copied.wall_s - busy_s).max(0.0);
+    let parts = Parts { source, destination, client: copied.cpu_s, waiting };
     require(&clusters.destination, DB, size.documents).await?;
     // Two jobs cannot copy into one collection. Unless this job is cancelled, that of the next run is refused.
     let given_up = commands(&Subject::Cancel { job: job_of(&copied)? }, &clusters.ends());
@@ -131,6 +168,7 @@ async fn one(
         floor_s,
         copy_s: copied.wall_s,
         cpu: CpuSeconds { floor_servers: floor_cpu_s, servers: servers_s, client: copied.cpu_s },
+        parts,
         peak_mb: copied.peak_mb,
     })
 }

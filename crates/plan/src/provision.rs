@@ -38,7 +38,7 @@ mod simulator;
 mod tests;
 
 pub use candidate::{Advice, Candidate, Question};
-pub use costs::{Cost, Costs, Errors, Job, Machine, Prices};
+pub use costs::{Cost, Costs, Errors, Job, Machine, PageCost, Prices};
 pub use grid::Grid;
 pub use interval::{Basis, Interval};
 pub use plan::{Neighbour, Plan, Uneven, plan};
@@ -55,6 +55,11 @@ pub trait Hits {
     fn hits(&self, phase: usize, capacity_bytes: u64) -> f64;
     /// Returns the number of bytes of entries in a cache of `capacity_bytes` bytes when the job ends.
     fn held_bytes(&self, capacity_bytes: u64) -> u64;
+    /// Returns the number of pages that all members of all shards together read from disk in the phase, at most one for each
+    /// key that the cache does not answer; 0 unless it is known.
+    fn pages(&self, _phase: usize, _shape: Shape) -> f64 {
+        0.0
+    }
 }
 
 impl Hits for Curve {

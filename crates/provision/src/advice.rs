@@ -8,6 +8,7 @@ mod policy;
 mod recorded;
 mod report;
 mod shape;
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ pub use policy::{CachePolicy, PolicyReport};
 pub use recorded::{AsRecorded, InBatches, RecordedShape};
 pub use report::{Advice, NeighbourReport, PhaseReport, Report, StationReport, UnevenReport};
 pub use shape::ShapeReport;
+pub use storage::Measured;
 
 /// Maximum number of shapes (combinations of shards, replicas, cache and read preference) that one plan compares.
 pub const SHAPES_MAX: usize = 20_000;
@@ -43,6 +45,12 @@ pub struct Origin {
     /// Number of shards of the cluster that the probe measured, on which the job is taken to have been recorded; `None` for
     /// costs of another machine.
     pub shards: Option<u32>,
+    /// Size of the storage cache of the members that the probe measured, in bytes; `None` if it is not known.
+    pub storage_bytes: Option<u64>,
+    /// Mean size of a page in a storage cache, in bytes.
+    pub page_bytes: f64,
+    /// True if the probe measured what a page from disk costs. If false, that cost is the built-in probe's.
+    pub has_pages: bool,
     /// Stations that the user's cluster did not have during the probe; the costs of these stations come from the
     /// built-in probe.
     pub borrowed: Vec<&'static str>,
@@ -60,6 +68,9 @@ pub struct Settings {
     pub shards: Vec<u32>,
     /// Candidate numbers of members per shard.
     pub replicas: Vec<u32>,
+    /// Candidate sizes of the storage cache of each member, in bytes; 0 stands for as much as its documents and indexes. If `None`:
+    /// that of the probe, twice and four times as much where the collection exceeds it on some shape, and else 0.
+    pub storage_bytes: Option<Vec<u64>>,
     /// Candidate cache sizes, in bytes. If `None`: no cache, and 1/8, 1/4, 1/2 and all of the bytes that an unlimited
     /// cache would hold.
     pub cache_bytes: Option<Vec<u64>>,
@@ -119,6 +130,7 @@ pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Adv
     let grid = Grid::new(
         settings.shards.clone(),
         settings.replicas.clone(),
+        storage::sizes(&costs, origin, settings),
         cache_bytes,
         settings.reads.clone(),
         settings.cache_at.clone(),
@@ -129,8 +141,10 @@ pub fn advise(trace: &Trace, origin: &Origin, settings: &Settings) -> Result<Adv
         return Err(Error::Grid(shapes));
     }
     let phases: Vec<u64> = trace.phases.iter().map(|phase| phase.len() as u64).collect();
+    let start = (settings.start, Start::Warm);
+    let hits = Measured::new(trace, &curve, &grid, start, (&costs, origin.page_bytes));
     let question = Question {
-        workload: Workload { phases: &phases, hits: &curve },
+        workload: Workload { phases: &phases, hits: &hits },
         costs: &costs,
         machine: &settings.machine,
         job: &settings.job,

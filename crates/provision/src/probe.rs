@@ -13,6 +13,9 @@
 //! | `set`: pipelines of SETs | `client_set` | `cache_set` | | |
 //! | `proxy`: finds that the proxy answers from the cache | `proxy`, without `client_find` and `client_get` | | | |
 //!
+//! Where the collection exceeds the storage caches, the cost of a page that is read from disk is measured besides, by reading
+//! the same keys twice (`pages`); the windows read keys whose pages are in the caches.
+//!
 //! Invariants:
 //! - the database is only read;
 //! - in the cache, only entries under the probe's own name are written, and they are deleted at the end, also after an
@@ -25,6 +28,7 @@ pub mod fit;
 mod keys;
 mod load;
 mod measure;
+mod pages;
 mod result;
 mod scratch;
 mod sizes;
@@ -34,16 +38,18 @@ mod trips;
 use std::fs;
 use std::path::Path;
 
-use imago_plan::provision::{Cost, Costs, Errors, Machine};
+use imago_plan::provision::{Cost, Costs, Errors, Machine, PageCost};
 use serde::{Deserialize, Serialize};
 
 pub use error::Error;
 pub use fit::Measured;
 pub use measure::{Request, run};
-pub use result::{Cores, KeysFrom, MeasuredCosts, RoundTrip, Share, Sizes, Window};
+pub use result::{Cores, KeysFrom, MeasuredCosts, MeasuredPage, RoundTrip, Share, Sizes, Window};
 
 /// Version of the format of probe files: the one that is written, and the only one that is read.
 const VERSION: u32 = 1;
+/// Size of a page in a storage cache if no probe has measured it, in bytes.
+const PAGE_BYTES: f64 = 32_768.0;
 /// The built-in probe as JSON: the result of a measurement on the machine on which Imago is developed.
 const BUILT_IN: &str = include_str!("probe/built_in.json");
 
@@ -149,6 +155,10 @@ impl Probe {
             cache_set: cost(own.cache_set, other.cache_set),
             router: cost(own.router, other.router),
             shard: cost(Some(own.shard), None),
+            page: own.page.or(other.page).map_or_else(PageCost::default, |page| PageCost {
+                processor_s: page.processor_s,
+                wait_s: page.wait_s,
+            }),
             round_trip_cache_s: wait(trips.cache, other_trips.cache),
             round_trip_router_s: wait(trips.router, other_trips.router),
             round_trip_shard_s: trips.shard.wait_s,
@@ -162,6 +172,13 @@ impl Probe {
                 .or(other_sizes.cache_server_bytes)
                 .unwrap_or(0.0),
         }
+    }
+
+    /// Returns the mean size of a page in a storage cache, in bytes: that which was measured, or else the built-in probe's.
+    #[must_use]
+    pub fn page_bytes(&self) -> f64 {
+        let page = self.costs.page.or_else(|| Self::built_in().costs.page);
+        page.map_or(PAGE_BYTES, |page| page.bytes)
     }
 
     /// Returns the names of the stations (`cache`, `router`, `proxy`) that the probed cluster did not have, so that

@@ -35,5 +35,6 @@ pub use heat::{HeatMark, HeatRange, HeatReport};
 pub use limits::{AdaptLimits, AtMost, LimitsFault, LimitsReport, LimitsRequest, Unlimited};
 pub use options::{Mode, Options};
 pub use report::{
-    AdaptReport, DecisionReport, FunctionReport, KeptReport, LatencyRatio, SiteLoadReport, Verdict,
+    AdaptReport, DecisionReport, ExpectedValue, FunctionReport, KeptReport, LATENCY_RATIO,
+    OPERATORS_US, SiteLoadReport, Verdict,
 };

@@ -1,10 +1,10 @@
 //! Quality of the advice: for several deadlines, the cost of the advised shape compared with that of the cheapest
 //! measured shape that met the deadline.
 
-use imago_plan::provision::{CacheAt, Grid, Reads};
 use serde::Serialize;
 
-use super::compare::{Compared, Predictor, shape};
+use super::cell::{CacheAt, Reads};
+use super::compare::{Compared, Predictor};
 
 /// Ranks of the measured job times that serve as deadlines: the share of the measured cells that meet the deadline.
 const MET_BY: [f64; 4] = [0.25, 0.5, 0.75, 0.95];
@@ -39,17 +39,12 @@ pub(crate) fn advised(compared: &[Compared], predictor: &Predictor) -> Vec<Advis
         .iter()
         .filter(|cell| cell.measured.length == longest && cell.measured.cell.is_even())
         .collect();
-    let mut shards = Vec::new();
-    let mut members = Vec::new();
-    let mut caches = Vec::new();
-    for cell in &cells {
-        let shape = shape(&cell.measured.cell);
-        shards.push(shape.shards);
-        members.push(shape.replicas);
-        caches.push(shape.cache_bytes);
-    }
-    let grid = Grid::new(shards, members, caches, vec![Reads::Primary], vec![CacheAt::Worker]);
-    let Some(grid) = grid else { return Vec::new() };
+    let is_usual = |cell: &&&Compared| {
+        let cell = &cell.measured.cell;
+        cell.reads == Reads::Primary && cell.cache_at == CacheAt::Worker
+    };
+    let usual = cells.iter().filter(is_usual).map(|cell| &cell.measured.cell);
+    let Some(grid) = predictor.grid(usual) else { return Vec::new() };
     let mut times: Vec<f64> = cells.iter().map(|cell| cell.measured.job_s.mean).collect();
     times.sort_by(f64::total_cmp);
     let mut all = Vec::new();
@@ -59,7 +54,9 @@ pub(crate) fn advised(compared: &[Compared], predictor: &Predictor) -> Vec<Advis
         let deadline_s = times[at] * 1.02;
         let plan = predictor.plan(&grid, longest, deadline_s);
         let measured = |shape_wanted: imago_plan::provision::Shape| {
-            cells.iter().find(|cell| shape(&cell.measured.cell).canonical() == shape_wanted)
+            cells
+                .iter()
+                .find(|cell| predictor.shape(&cell.measured.cell).canonical() == shape_wanted)
         };
         let advice = plan.advised();
         // The grid is the product of all measured dimensions: not all of its shapes were measured.

@@ -9,6 +9,7 @@ use imago_plan::provision::{
     Costs, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares, Workload, plan,
     predict,
 };
+use imago_provision::advice;
 use imago_provision::probe::Probe;
 use imago_provision::trace::Trace;
 use rand::SeedableRng as _;
@@ -66,11 +67,15 @@ pub struct Accuracy {
 /// The inputs of the predictions.
 pub(crate) struct Predictor {
     costs: Costs,
+    trace: Trace,
     references: Vec<Vec<imago_plan::provision::reuse::Reference>>,
     /// Number of keys of each phase.
     keys: Vec<u64>,
     machine: Machine,
     job: Job,
+    /// Storage cache of each member, in bytes; `None` if it is not known.
+    storage_bytes: Option<u64>,
+    page_bytes: f64,
 }
 
 impl Predictor {
@@ -88,6 +93,9 @@ impl Predictor {
         Ok(Self {
             references: trace_read.references(costs.entry_bytes),
             keys: trace_read.phases.iter().map(|phase| phase.len() as u64).collect(),
+            trace: trace_read,
+            storage_bytes: common.cache_mb.map(|mb| u64::from(mb) << 20),
+            page_bytes: probe.page_bytes(),
             machine: Machine { shard_cores, ..machine },
             costs,
             job: Job { workers: common.workers, batch: common.batch, variation: 0.1 },
@@ -116,9 +124,10 @@ impl Predictor {
     pub(crate) fn plan(&self, grid: &Grid, length: usize, deadline_s: f64) -> Plan {
         let caches: Vec<u64> = grid.shapes().iter().map(|shape| shape.cache_bytes).collect();
         let curve = self.curve(&distinct(caches));
+        let hits = self.measured(&curve, grid);
         let keys = &self.keys[..length.min(self.keys.len())];
         plan(&Question {
-            workload: Workload { phases: keys, hits: &curve },
+            workload: Workload { phases: keys, hits: &hits },
             costs: &self.costs,
             machine: &self.machine,
             job: &self.job,
@@ -129,14 +138,39 @@ impl Predictor {
         })
     }
 
-    fn predict(&self, cell: &Cell, length: usize, curve: &Curve) -> Result<Prediction> {
+    /// Returns the shape of a cell, as the planner represents it.
+    pub(crate) fn shape(&self, cell: &Cell) -> Shape {
+        shape(cell, self.storage_bytes)
+    }
+
+    /// Returns the grid of all shapes that have the values of these cells.
+    pub(crate) fn grid<'c>(&self, cells: impl Iterator<Item = &'c Cell>) -> Option<Grid> {
+        let shapes: Vec<Shape> = cells.map(|cell| self.shape(cell)).collect();
+        let all = || shapes.iter();
+        Grid::new(
+            all().map(|shape| shape.shards).collect(),
+            all().map(|shape| shape.replicas).collect(),
+            vec![self.storage_bytes],
+            all().map(|shape| shape.cache_bytes).collect(),
+            all().map(|shape| shape.reads).collect(),
+            all().map(|shape| shape.cache_at).collect(),
+        )
+    }
+
+    /// Returns the hits, and the pages that shards read from disk: before a run each member has read all of its documents.
+    fn measured<'c>(&self, curve: &'c Curve, grid: &Grid) -> advice::Measured<'c> {
+        let start = (Start::Cold, Start::Warm);
+        advice::Measured::new(&self.trace, curve, grid, start, (&self.costs, self.page_bytes))
+    }
+
+    fn predict(&self, cell: &Cell, length: usize, hits: &dyn Hits) -> Result<Prediction> {
         let keys = &self.keys[..length.min(self.keys.len())];
         let percent: Vec<f64> = cell.shares.iter().map(|share| f64::from(*share)).collect();
         let shares = Shares::even().with_percent(&percent);
         let shares = shares.map_err(|cause| Error::Size(cause.to_string()))?;
-        let hits: &dyn Hits = curve;
         let workload = Workload { phases: keys, hits };
-        Ok(predict(workload, &self.costs, &self.machine, &self.job, shape(cell), &shares))
+        let shape = self.shape(cell);
+        Ok(predict(workload, &self.costs, &self.machine, &self.job, shape, &shares))
     }
 }
 
@@ -148,11 +182,12 @@ fn distinct(mut caches_bytes: Vec<u64>) -> Vec<u64> {
     caches_bytes
 }
 
-/// Returns the shape of a cell, as the planner represents it.
-pub(crate) fn shape(cell: &Cell) -> Shape {
+/// Returns the shape of a cell, as the planner represents it, whose members have storage caches of this size in bytes.
+fn shape(cell: &Cell, storage_bytes: Option<u64>) -> Shape {
     Shape {
         shards: u32::try_from(cell.shards()).unwrap_or(u32::MAX),
         replicas: cell.members,
+        storage_bytes,
         cache_bytes: cell.cache_bytes,
         cache_at: match cell.cache_at {
             CacheAt::Worker => planned::CacheAt::Worker,
@@ -174,11 +209,15 @@ pub(crate) fn compare(
     let cells = by_cell(&measured.runs);
     let curve =
         predictor.curve(&distinct(cells.iter().map(|(cell, _)| cell.cache_bytes).collect()));
+    let Some(grid) = predictor.grid(cells.iter().map(|(cell, _)| *cell)) else {
+        return Ok((Vec::new(), None));
+    };
+    let hits = predictor.measured(&curve, &grid);
     let mut compared = Vec::new();
     for (cell, runs) in &cells {
         for length in lengths {
             let summary = Summary::of(cell, runs, *length);
-            let predicted = predictor.predict(cell, *length, &curve)?;
+            let predicted = predictor.predict(cell, *length, &hits)?;
             let keys: u64 = predicted.phases.iter().map(|phase| phase.keys).sum();
             compared.push(Compared {
                 is_probed: measured.is_probed(cell),

@@ -106,8 +106,10 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             json!(reshard::run(resharding.size(), &commands).await?)
         }
         Benchmark::Foresight(documents) => {
-            let seconds = if documents.quick { 6 } else { 30 };
-            json!(foresight::run(documents.size(), seconds, &commands).await?)
+            let (reshards, load_s) =
+                if documents.quick { (1, 6) } else { (documents.size().runs, 30) };
+            let others = foresight::Others { reshards, load_s };
+            json!(foresight::run(documents.size(), others, &commands).await?)
         }
         Benchmark::ChainFetch(asked) => json!(chain_fetch::run(asked.size()).await?),
         Benchmark::Placement(chunks) => json!(placement(chunks).await?),

@@ -6,6 +6,9 @@
 //! distribution differ from each other as independent Poisson numbers do.) A batch without misses sends no request to
 //! the router, and a shard receives a request only if it has a key of the batch.
 //!
+//! Where storage caches are smaller than the collection, a page is read from disk for some of the keys. That takes the shard's
+//! processor, and a wait in which the processor serves other requests.
+//!
 //! Invariant: the means times the number of batches are the phase's total costs.
 
 use super::costs::{Cost, Costs, Job, Machine};
@@ -26,12 +29,16 @@ pub(super) struct Load {
     pub mean_s: f64,
     /// Variance of the service time over batches, in square seconds.
     pub variance: f64,
+    /// Mean time of a batch at the station in which no processor works for it, because it waits for the disk, in seconds.
+    pub wait_s: f64,
+    /// Variance of that time over batches, in square seconds.
+    pub wait_variance: f64,
 }
 
 impl Load {
     /// Returns the mean time that a batch takes at a member of this station without queueing, in seconds.
     pub fn alone_s(&self) -> f64 {
-        self.mean_s / self.servers.min(1.0)
+        self.mean_s / self.servers.min(1.0) + self.wait_s
     }
 
     /// Returns the mean time between the ends of two batches if this station is saturated, in seconds.
@@ -51,6 +58,13 @@ impl Load {
         let variation = self.variance / self.mean_s.powi(2);
         ((members * (1.0 + variation) - 1.0) / (2.0 * members - 1.0)).min(1.0)
     }
+}
+
+/// How many of a phase's keys the cache answers, and how many pages the shards read from disk for the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Served {
+    pub hits: f64,
+    pub pages: f64,
 }
 
 /// The mean batch of a phase: its keys, and its service at all stations.
@@ -78,11 +92,10 @@ impl Batch {
         self.single.iter().chain(&self.shards)
     }
 
-    /// Computes the mean batch of a phase of `keys` keys (at least one), of which the cache answers `hits`. `shares`
-    /// are the shards' shares of the keys.
+    /// Computes the mean batch of a phase of `keys` keys (at least one). `shares` are the shards' shares of the keys.
     pub fn new(
         keys: u64,
-        hits: f64,
+        served: Served,
         costs: &Costs,
         machine: &Machine,
         job: &Job,
@@ -90,13 +103,13 @@ impl Batch {
         shares: &[f64],
     ) -> Self {
         let batches = keys.div_ceil(u64::from(job.batch));
-        Self::of((keys, batches), hits, costs, machine, job.variation, shape, shares)
+        Self::of((keys, batches), served, costs, machine, job.variation, shape, shares)
     }
 
     /// Computes the mean batch of a phase of `keys` keys in `batches` batches (at least one of each): see [`Batch::new`].
     pub fn of(
         (keys, batches): (u64, u64),
-        hits: f64,
+        Served { hits, pages }: Served,
         costs: &Costs,
         machine: &Machine,
         variation: f64,
@@ -107,6 +120,8 @@ impl Batch {
         let has_cache = shape.cache_bytes > 0;
         let miss_ratio = if has_cache { (1.0 - hits / keys as f64).clamp(0.0, 1.0) } else { 1.0 };
         let misses = per_batch * miss_ratio;
+        let all_misses = keys as f64 * miss_ratio;
+        let page_ratio = if all_misses > 0.0 { (pages / all_misses).clamp(0.0, 1.0) } else { 0.0 };
         let any = |ratio: f64| 1.0 - (1.0 - ratio).powf(per_batch);
         // Share of the batches with a request to the router.
         let finds = any(miss_ratio);
@@ -129,7 +144,17 @@ impl Batch {
             costs.cache_get.of(gets, gets * per_batch) + costs.cache_set.of(sets, gets * misses);
         let single = |station, servers, request_probability, mean_s, variance| {
             let variance = varied(mean_s, variance, variation);
-            Load { station, servers, members: 1, request_probability, mean_s, variance }
+            let (wait_s, wait_variance) = (0.0, 0.0);
+            Load {
+                station,
+                servers,
+                members: 1,
+                request_probability,
+                mean_s,
+                variance,
+                wait_s,
+                wait_variance,
+            }
         };
         let binomial = misses * (1.0 - miss_ratio);
         let mut stations = vec![
@@ -152,8 +177,15 @@ impl Batch {
         let shard = |(number, share): (u32, &f64)| {
             let request_probability = any(miss_ratio * share);
             let keys = misses * share;
-            let mean_s = costs.shard.of(request_probability, keys);
-            let variance = compound(costs.shard, request_probability, keys, keys);
+            // A page is read for a share of the keys, each by itself.
+            let pages = keys * page_ratio;
+            let cost = Cost {
+                key_s: costs.shard.key_s + page_ratio * costs.page.processor_s,
+                ..costs.shard
+            };
+            let mean_s = cost.of(request_probability, keys);
+            let variance = compound(cost, request_probability, keys, keys)
+                + pages * (1.0 - page_ratio) * costs.page.processor_s.powi(2);
             let variance = varied(mean_s, variance, variation);
             let members = shape.read_members();
             let station = Station::Shard(number);
@@ -164,6 +196,8 @@ impl Batch {
                 request_probability,
                 mean_s,
                 variance,
+                wait_s: pages * costs.page.wait_s,
+                wait_variance: pages * costs.page.wait_s.powi(2),
             }
         };
         let cache_trips = if has_cache { 1.0 + sets } else { 0.0 };

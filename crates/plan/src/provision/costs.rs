@@ -19,6 +19,15 @@ impl Cost {
     }
 }
 
+/// What a page that a member of a shard reads from disk costs, besides the request for a key on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PageCost {
+    /// Processor time of the member, to decompress the page and to evict another one, in seconds.
+    pub processor_s: f64,
+    /// Time waiting for the disk, in seconds.
+    pub wait_s: f64,
+}
+
 /// Processor time of requests at each station, waits between the stations, and sizes, as measured by a probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
@@ -42,6 +51,8 @@ pub struct Costs {
     pub router: Cost,
     /// Cost, in a member of a shard, of its part of a `find` and each of its keys.
     pub shard: Cost,
+    /// Cost of a page that a member of a shard reads from disk into its storage cache.
+    pub page: PageCost,
     /// Time waiting for a reply of the cache, processor time excluded, in seconds.
     pub round_trip_cache_s: f64,
     /// Time waiting for a reply of the router or the proxy there, processor time excluded, in seconds.

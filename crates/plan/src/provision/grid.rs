@@ -1,4 +1,4 @@
-//! The grid of shapes: every combination of the values of five dimensions of a cluster.
+//! The grid of shapes: every combination of the values of six dimensions of a cluster.
 //!
 //! Invariants: each dimension's values are in rising order; [`Grid::shapes`] has no duplicates; a neighbour differs
 //! from its shape in one dimension, by one step of the grid.
@@ -12,6 +12,8 @@ pub struct Grid {
     shards: Vec<u32>,
     /// Numbers of members per shard, ascending.
     replicas: Vec<u32>,
+    /// Sizes of the storage cache of each member, in bytes, ascending; `None` means as large as its data.
+    storage_bytes: Vec<Option<u64>>,
     /// Sizes of the cache, in bytes, ascending; 0 means no cache.
     cache_bytes: Vec<u64>,
     /// Read preferences that are compared.
@@ -25,15 +27,17 @@ pub struct Grid {
 pub(super) enum Dimension {
     Shards,
     Replicas,
+    Storage,
     Cache,
     Reads,
     CacheAt,
 }
 
 /// All dimensions, in the order in which neighbours are listed.
-const DIMENSIONS: [Dimension; 5] = [
+const DIMENSIONS: [Dimension; 6] = [
     Dimension::Shards,
     Dimension::Replicas,
+    Dimension::Storage,
     Dimension::Cache,
     Dimension::Reads,
     Dimension::CacheAt,
@@ -46,19 +50,30 @@ impl Grid {
     pub fn new(
         mut shards: Vec<u32>,
         mut replicas: Vec<u32>,
+        mut storage_bytes: Vec<Option<u64>>,
         mut cache_bytes: Vec<u64>,
         mut reads: Vec<Reads>,
         mut cache_at: Vec<CacheAt>,
     ) -> Option<Self> {
         tidy(&mut shards);
         tidy(&mut replicas);
+        tidy(&mut storage_bytes);
         tidy(&mut cache_bytes);
         tidy(&mut reads);
         tidy(&mut cache_at);
-        let none = cache_bytes.is_empty() || reads.is_empty() || cache_at.is_empty();
+        let none = storage_bytes.is_empty()
+            || cache_bytes.is_empty()
+            || reads.is_empty()
+            || cache_at.is_empty();
         let zero = |values: &[u32]| values.first().is_none_or(|least| *least == 0);
         let bad = none || zero(&shards) || zero(&replicas);
-        (!bad).then_some(Self { shards, replicas, cache_bytes, reads, cache_at })
+        (!bad).then_some(Self { shards, replicas, storage_bytes, cache_bytes, reads, cache_at })
+    }
+
+    /// Returns true if some shapes have storage caches of a given size.
+    #[must_use]
+    pub fn has_storage_caches(&self) -> bool {
+        self.storage_bytes.iter().any(Option::is_some)
     }
 
     /// Returns all shapes of the grid, each once, in the order of [`Shape`].
@@ -67,11 +82,21 @@ impl Grid {
         let mut shapes = Vec::new();
         for shards in self.shards.iter().copied() {
             for replicas in self.replicas.iter().copied() {
-                for cache_bytes in self.cache_bytes.iter().copied() {
-                    for cache_at in self.cache_at.iter().copied() {
-                        for reads in self.reads.iter().copied() {
-                            let shape = Shape { shards, replicas, cache_bytes, cache_at, reads };
-                            shapes.push(shape.canonical());
+                for storage_bytes in self.storage_bytes.iter().copied() {
+                    for cache_bytes in self.cache_bytes.iter().copied() {
+                        for cache_at in self.cache_at.iter().copied() {
+                            let of = |reads: &Reads| {
+                                let reads = *reads;
+                                Shape {
+                                    shards,
+                                    replicas,
+                                    storage_bytes,
+                                    cache_bytes,
+                                    cache_at,
+                                    reads,
+                                }
+                            };
+                            shapes.extend(self.reads.iter().map(of).map(Shape::canonical));
                         }
                     }
                 }
@@ -96,6 +121,9 @@ impl Grid {
                         all.filter(|(_, reads)| shape.replicas == 1 || *reads == shape.reads)
                     })
                     .map(|(replicas, reads)| Shape { replicas, reads, ..shape })
+                    .collect(),
+                Dimension::Storage => beside(&self.storage_bytes, shape.storage_bytes)
+                    .map(|storage_bytes| Shape { storage_bytes, ..shape })
                     .collect(),
                 Dimension::Cache => beside(&self.cache_bytes, shape.cache_bytes)
                     .map(|cache_bytes| Shape { cache_bytes, ..shape })
@@ -141,13 +169,15 @@ mod tests {
     fn grid() -> Grid {
         let reads = vec![Reads::Primary, Reads::Nearest];
         let cache_at = vec![CacheAt::Worker, CacheAt::Router];
-        Grid::new(vec![4, 1, 2, 2], vec![1, 3], vec![0, 1 << 27], reads, cache_at).expect("a grid")
+        let storage = vec![Some(1 << 30), Some(1 << 28)];
+        Grid::new(vec![4, 1, 2, 2], vec![1, 3], storage, vec![0, 1 << 27], reads, cache_at)
+            .expect("a grid")
     }
 
     #[test]
     fn shapes_that_make_no_difference_are_one() {
-        // Of one member both reads are the same, and a cache that is not there is nowhere: 3 × (1 × 1 + 1 × 2 + 2 × 1 + 2 × 2).
-        assert_eq!(grid().shapes().len(), 3 * 9);
+        // Of one member both reads are the same, and a cache that is not there is nowhere: 3 × 2 × (1 × 1 + 1 × 2 + 2 × 1 + 2 × 2).
+        assert_eq!(grid().shapes().len(), 3 * 2 * 9);
     }
 
     #[test]
@@ -155,6 +185,7 @@ mod tests {
         let shape = Shape {
             shards: 2,
             replicas: 1,
+            storage_bytes: Some(1 << 28),
             cache_bytes: 1 << 27,
             cache_at: CacheAt::Worker,
             reads: Reads::Primary,
@@ -164,7 +195,7 @@ mod tests {
         assert_eq!(of(Dimension::Shards), 2);
         // Three members, of which the primary is read or all.
         assert_eq!(of(Dimension::Replicas), 2);
-        assert_eq!(of(Dimension::Cache), 1);
+        assert_eq!((of(Dimension::Storage), of(Dimension::Cache)), (1, 1));
         // The one member is the nearest.
         assert_eq!(of(Dimension::Reads), 0);
         assert_eq!(of(Dimension::CacheAt), 1);
@@ -174,7 +205,11 @@ mod tests {
     fn a_grid_has_a_value_for_each_dimension() {
         let reads = vec![Reads::Primary];
         let at = vec![CacheAt::Worker];
-        assert_eq!(Grid::new(vec![0, 1], vec![1], vec![0], reads.clone(), at.clone()), None);
-        assert_eq!(Grid::new(vec![1], vec![1], vec![], reads, at), None);
+        let of = |shards, storage, cache| {
+            Grid::new(shards, vec![1], storage, cache, reads.clone(), at.clone())
+        };
+        assert_eq!(of(vec![0, 1], vec![None], vec![0]), None);
+        assert_eq!(of(vec![1], vec![None], vec![]), None);
+        assert_eq!(of(vec![1], vec![], vec![0]), None);
     }
 }

@@ -8,7 +8,7 @@
 //! Two shapes are compared by the interval of the *ratio* of their times: an error that both have in common does not matter.
 
 use super::Workload;
-use super::costs::{Cost, Costs, Errors, Job, Machine};
+use super::costs::{Cost, Costs, Errors, Job, Machine, PageCost};
 use super::predict::predict;
 use super::shape::{Shape, Shares};
 
@@ -104,7 +104,14 @@ impl Basis<'_> {
             ..of
         };
         let router = |of: Costs, error| Costs { router: scaled(of.router, error), ..of };
-        let shard = |of: Costs, error| Costs { shard: scaled(of.shard, error), ..of };
+        let shard = |of: Costs, error| {
+            let PageCost { processor_s, wait_s } = of.page;
+            let page = PageCost {
+                processor_s: processor_s * (1.0 + error),
+                wait_s: wait_s * (1.0 + error),
+            };
+            Costs { shard: scaled(of.shard, error), page, ..of }
+        };
         let trips = |of: Costs, error: f64| Costs {
             round_trip_cache_s: of.round_trip_cache_s * (1.0 + error),
             round_trip_router_s: of.round_trip_router_s * (1.0 + error),

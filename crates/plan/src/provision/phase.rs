@@ -92,8 +92,8 @@ fn part(load: &Load) -> Part {
     let slower = load.servers.min(1.0);
     Part {
         request_probability: load.request_probability,
-        mean_s: load.mean_s / slower,
-        variance: load.variance / slower.powi(2),
+        mean_s: load.mean_s / slower + load.wait_s,
+        variance: load.variance / slower.powi(2) + load.wait_variance,
     }
 }
 
@@ -133,10 +133,12 @@ fn exponential(batch: &Batch, fork_s: f64, population: u32) -> Solution {
     let mut solution;
     let mut iterations = 0;
     loop {
-        stations[0] = queueing::Station::Delay { demand_s: batch.delay_s + wait_s.max(0.0) };
+        let delay_s = batch.delay_s + critical.wait_s + wait_s.max(0.0);
+        stations[0] = queueing::Station::Delay { demand_s: delay_s };
         solution = solve(&stations, population);
         let shard_s: f64 =
             solution.stations.iter().rev().take(members).map(|member| member.response_s).sum();
+        let shard_s = shard_s + critical.wait_s;
         // A longer wait means a shorter queue: moving half way to the new wait avoids oscillation.
         let next_s = 0.5 * (wait_s + siblings * shard_s);
         iterations += 1;
@@ -159,7 +161,7 @@ fn waits_s(solution: &Solution, batch: &Batch, loads: &[&Load]) -> Vec<f64> {
         let response_s = if number < single {
             solution.stations[number + 1].response_s
         } else if critical.mean_s > 0.0 {
-            at_critical * load.mean_s / critical.mean_s
+            at_critical * load.mean_s / critical.mean_s + load.wait_s
         } else {
             0.0
         };

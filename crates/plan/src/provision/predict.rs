@@ -1,7 +1,7 @@
 //! The prediction of a chained job's time, and of busy processors and memory, for one shape of a cluster.
 
 use super::Workload;
-use super::batch::{Batch, Load};
+use super::batch::{Batch, Load, Served};
 use super::costs::{Costs, Job, Machine};
 use super::phase::phase_timing;
 use super::shape::{Shape, Shares, Station};
@@ -28,6 +28,8 @@ pub struct PhaseTime {
     pub keys: u64,
     /// Expected number of keys that the cache answers.
     pub hits: f64,
+    /// Expected number of pages that the shards read from disk.
+    pub pages: f64,
     /// The service of the phase's batches at each station; empty for a phase without keys.
     pub stations: Vec<AtStation>,
     /// The station that bounds the time of the phase.
@@ -63,8 +65,8 @@ pub struct Prediction {
     pub router: Processors,
     /// Bytes of entries in the cache when the job ends.
     pub cache_held_bytes: u64,
-    /// Memory of one member of each shard, in bytes: its documents, its indexes and the server itself, if all of them
-    /// are in memory.
+    /// Memory of one member of each shard, in bytes: the server itself and its storage cache, which has room for its
+    /// documents and indexes unless the shape says otherwise.
     pub member_bytes: Vec<f64>,
     /// The station that bounds most of the job's time.
     pub bottleneck: Station,
@@ -99,11 +101,13 @@ pub fn predict(
     for (number, keys) in workload.phases.iter().enumerate() {
         let cached = shape.cache_bytes > 0 && *keys > 0;
         let hits = if cached { workload.hits.hits(number, shape.cache_bytes) } else { 0.0 };
-        phases.push(phase(*keys, hits, costs, machine, job, shape, &shares));
+        let served = Served { hits, pages: workload.hits.pages(number, shape) };
+        phases.push(phase(*keys, served, costs, machine, job, shape, &shares));
     }
     let job_s: f64 = phases.iter().map(|phase| phase.time_s).sum();
     let held = if shape.cache_bytes > 0 { workload.hits.held_bytes(shape.cache_bytes) } else { 0 };
     let stored = costs.documents as f64 * (costs.document_bytes + costs.index_bytes);
+    let storage_bytes = shape.storage_bytes.map(|bytes| bytes as f64);
     let of = |station| busy(&phases, job_s, |at| at.station == station);
     let is_shard = |at: &AtStation| matches!(at.station, Station::Shard(_));
     let all_members_s: f64 = phases
@@ -125,17 +129,20 @@ pub fn predict(
         cache: of(Station::Cache),
         router: of(Station::Router),
         cache_held_bytes: held,
-        member_bytes: shares.iter().map(|share| costs.server_bytes + share * stored).collect(),
+        member_bytes: shares
+            .iter()
+            .map(|share| costs.server_bytes + storage_bytes.unwrap_or(share * stored))
+            .collect(),
         bottleneck: bottleneck(&phases),
         phases,
         job_s,
     }
 }
 
-/// Predicts one phase of `keys` keys, of which the cache answers `hits`. `shares` are the shards' shares of the keys.
+/// Predicts one phase of `keys` keys. `shares` are the shards' shares of the keys.
 fn phase(
     keys: u64,
-    hits: f64,
+    served: Served,
     costs: &Costs,
     machine: &Machine,
     job: &Job,
@@ -144,9 +151,10 @@ fn phase(
 ) -> PhaseTime {
     if keys == 0 {
         let (stations, bottleneck) = (Vec::new(), Station::Workers);
-        return PhaseTime { time_s: 0.0, keys, hits: 0.0, stations, bottleneck };
+        return PhaseTime { time_s: 0.0, keys, hits: 0.0, pages: 0.0, stations, bottleneck };
     }
-    let batch = Batch::new(keys, hits, costs, machine, job, shape, shares);
+    let Served { hits, pages } = served;
+    let batch = Batch::new(keys, served, costs, machine, job, shape, shares);
     let timed = phase_timing(&batch, job.workers);
     let at = |(load, response_s): (&Load, f64)| {
         let processor_s = load.mean_s * batch.batches as f64;
@@ -155,7 +163,8 @@ fn phase(
         AtStation { station: load.station, response_s, processor_s, utilisation }
     };
     let stations = batch.loads().zip(timed.responses_s.iter().copied()).map(at).collect();
-    PhaseTime { time_s: timed.time_s, keys, hits, stations, bottleneck: timed.bottleneck }
+    let (time_s, bottleneck) = (timed.time_s, timed.bottleneck);
+    PhaseTime { time_s, keys, hits, pages, stations, bottleneck }
 }
 
 /// Returns `part / whole`; 0 if `whole` is 0.

@@ -77,6 +77,14 @@ fn instead(dimension: Dimension, its: Shape, own: Shape) -> (String, bool) {
             let text = format!("{members} of each shard instead of {}{read}", own.replicas);
             (text, its.replicas == 1)
         }
+        Dimension::Storage => {
+            let of = |bytes: Option<u64>| match bytes {
+                Some(bytes) => size(bytes),
+                None => "enough for all documents".into(),
+            };
+            let (its, own) = (of(its.storage_bytes), of(own.storage_bytes));
+            (format!("storage caches of {its} instead of {own}"), false)
+        }
         Dimension::Cache => {
             let text = match (its.cache_bytes, own.cache_bytes) {
                 (0, own) => format!("no cache instead of {}", size(own)),

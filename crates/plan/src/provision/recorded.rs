@@ -14,8 +14,9 @@
 //!
 //! Invariants: a time is at least the job's own part; it does not grow if costs fall.
 
-use super::batch::Batch;
-use super::costs::{Cost, Costs, Errors, Machine};
+use super::Hits;
+use super::batch::{Batch, Served};
+use super::costs::{Cost, Costs, Errors, Machine, PageCost};
 use super::interval::NORMAL_90;
 use super::phase::phase_timing;
 use super::shape::{Shape, Shares};
@@ -79,9 +80,11 @@ impl RecordedPhase {
         (self.own_s() * further / f64::from(self.at_once.max(1))).clamp(0.0, self.time_s)
     }
 
-    /// Returns the predicted time of the phase on a shape without a cache, in seconds.
+    /// Returns the predicted time of the phase on a shape without a cache, in seconds; the shards read `pages` pages from
+    /// disk.
     fn predicted_s(
         &self,
+        pages: f64,
         costs: &Costs,
         machine: &Machine,
         variation: f64,
@@ -92,7 +95,8 @@ impl RecordedPhase {
             return self.time_s;
         }
         let phase = (self.keys, self.requests);
-        let mut batch = Batch::of(phase, 0.0, costs, machine, variation, shape, shares);
+        let served = Served { hits: 0.0, pages };
+        let mut batch = Batch::of(phase, served, costs, machine, variation, shape, shares);
         let own_s = self.own_s();
         batch.delay_s += own_s;
         // The work after the last replies is no part of the phase.
@@ -122,12 +126,13 @@ impl Recorded {
         machine: &Machine,
         shape: Shape,
         shares: &Shares,
+        hits: &dyn Hits,
     ) -> f64 {
         let (mut low, mut high) = FACTORS;
         let recorded_s = self.job_s();
         for _ in 0..HALVINGS {
             let middle = (low * high).sqrt();
-            if self.predicted_s(&served(costs, middle), machine, shape, shares) < recorded_s {
+            if self.predicted_s(&served(costs, middle), machine, shape, shares, hits) < recorded_s {
                 low = middle;
             } else {
                 high = middle;
@@ -146,10 +151,11 @@ impl Recorded {
         machine: &Machine,
         shape: Shape,
         shares: &Shares,
+        hits: &dyn Hits,
     ) -> RecordedTime {
         let costs = served(costs, factor.unwrap_or(1.0));
         let own_s = self.own_s();
-        let job_s = self.predicted_s(&costs, machine, shape, shares).max(own_s);
+        let job_s = self.predicted_s(&costs, machine, shape, shares, hits).max(own_s);
         let Errors { router, shard, round_trips, all, .. } = *errors;
         let error = router.hypot(shard).hypot(round_trips).hypot(all).hypot(DRIFT);
         let spread = (NORMAL_90 * error).exp();
@@ -157,12 +163,20 @@ impl Recorded {
         RecordedTime { job_s, interval_s: [own_s + servers_s / spread, own_s + servers_s * spread] }
     }
 
-    fn predicted_s(&self, costs: &Costs, machine: &Machine, shape: Shape, shares: &Shares) -> f64 {
+    fn predicted_s(
+        &self,
+        costs: &Costs,
+        machine: &Machine,
+        shape: Shape,
+        shares: &Shares,
+        hits: &dyn Hits,
+    ) -> f64 {
         let (shape, shares) = (Shape { cache_bytes: 0, ..shape }, shares.of(shape.shards));
-        let of = |phase: &RecordedPhase| {
-            phase.predicted_s(costs, machine, self.variation, shape, &shares)
+        let of = |(number, phase): (usize, &RecordedPhase)| {
+            let pages = hits.pages(number, shape);
+            phase.predicted_s(pages, costs, machine, self.variation, shape, &shares)
         };
-        self.pauses_s + self.phases.iter().map(of).sum::<f64>()
+        self.pauses_s + self.phases.iter().enumerate().map(of).sum::<f64>()
     }
 }
 
@@ -177,6 +191,10 @@ fn served(costs: &Costs, factor: f64) -> Costs {
         shard: times(costs.shard),
         round_trip_router_s: costs.round_trip_router_s * factor,
         round_trip_shard_s: costs.round_trip_shard_s * factor,
+        page: PageCost {
+            processor_s: costs.page.processor_s * factor,
+            wait_s: costs.page.wait_s * factor,
+        },
         ..*costs
     }
 }

@@ -11,6 +11,8 @@
 //!   down by sampling keys (Waldspurger et al., "Cache Modeling and Optimization using Miniature Simulations", USENIX
 //!   ATC 2017).
 //!
+//! [`pages`] tells the reads of shards whose storage caches are too small.
+//!
 //! [`uniform`] needs no trace: it computes the expectation for a chain whose keys are uniform hashes.
 //!
 //! **The cache.** Entries are looked up by key. A reference that finds its key is a hit. Then, hit or miss, the entry
@@ -27,6 +29,7 @@ mod exact;
 mod hashed;
 #[cfg(test)]
 mod oracle;
+pub mod pages;
 mod repeats;
 mod sampled;
 mod simulated;

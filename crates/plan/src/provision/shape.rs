@@ -5,14 +5,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The shape of a cluster: its provisioned servers and cache. Shapes are ordered by shards, replicas, cache size and
-/// location, and reads.
+/// The shape of a cluster: its provisioned servers and cache. Shapes are ordered by shards, replicas, storage cache, cache
+/// size and location, and reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     /// Number of shards of the cluster.
     pub shards: u32,
     /// Number of members of each shard's replica set, the primary included.
     pub replicas: u32,
+    /// Size of the storage cache of each member of a shard (`wiredTigerCacheSizeGB`), in bytes; `None`: as large as its
+    /// documents and indexes, so that no page is read from disk.
+    pub storage_bytes: Option<u64>,
     /// Size of the cache, in bytes; 0: there is no cache.
     pub cache_bytes: u64,
     /// Location of the cache; without a cache it has no effect.
@@ -80,6 +83,9 @@ impl fmt::Display for Shape {
                 Reads::Nearest => "nearest",
             };
             write!(f, " of {} members (reads by {reads})", self.replicas)?;
+        }
+        if let Some(bytes) = self.storage_bytes {
+            write!(f, " with {} of storage cache each", size(bytes))?;
         }
         match (self.cache_bytes, self.cache_at) {
             (0, _) => write!(f, ", no cache"),

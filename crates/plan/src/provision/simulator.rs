@@ -53,6 +53,9 @@ pub fn simulate_job<R: Rng>(
     for (phase, keys) in workload.phases.iter().enumerate() {
         let hits =
             if shape.cache_bytes > 0 { workload.hits.hits(phase, shape.cache_bytes) } else { 0.0 };
+        let misses = *keys as f64 - hits;
+        let page_ratio =
+            if misses > 0.0 { workload.hits.pages(phase, shape) / misses } else { 0.0 };
         let mut is_hit: Vec<bool> = (0..*keys).map(|key| (key as f64) < hits.round()).collect();
         is_hit.shuffle(rng);
         let batches: Vec<&[bool]> = is_hit.chunks(job.batch as usize).collect();
@@ -61,7 +64,7 @@ pub fn simulate_job<R: Rng>(
             let mut parts = vec![0.0; shards];
             batch.iter().filter(|hit| !**hit).for_each(|_| parts[drawn(shares, rng)] += 1.0);
             let mut steps = Steps { steps: Vec::new(), rng, deviation: job.variation.sqrt() };
-            steps.batch(batch.len() as f64, &parts, costs, shape);
+            steps.batch(batch.len() as f64, &parts, page_ratio, costs, shape);
             steps.steps
         });
         let of = |shard: usize| run.served_s[MEMBERS + shard * members..][..members].to_vec();
@@ -111,8 +114,9 @@ impl<R: Rng> Steps<'_, R> {
         self.steps.push(Step::Delay(s));
     }
 
-    /// Adds the steps of a batch of `keys` keys; `parts` is the number of its misses on each shard.
-    fn batch(&mut self, keys: f64, parts: &[f64], costs: &Costs, shape: Shape) {
+    /// Adds the steps of a batch of `keys` keys; `parts` is the number of its misses on each shard, for each of which a page is
+    /// read with the probability `page_ratio`.
+    fn batch(&mut self, keys: f64, parts: &[f64], page_ratio: f64, costs: &Costs, shape: Shape) {
         let misses: f64 = parts.iter().sum();
         let cached = shape.cache_bytes > 0;
         let at_router = cached && shape.cache_at == CacheAt::Router;
@@ -135,7 +139,7 @@ impl<R: Rng> Steps<'_, R> {
             }
             self.visit(ROUTER, costs.router, misses);
             self.wait(costs.round_trip_shard_s);
-            self.fork(parts, costs.shard, shape);
+            self.fork(parts, page_ratio, costs, shape);
         }
         if cached && misses > 0.0 {
             self.visit(asks, costs.client_set, misses);
@@ -146,12 +150,17 @@ impl<R: Rng> Steps<'_, R> {
     }
 
     /// Adds the fork to the shards that have misses; each part goes to a random member.
-    fn fork(&mut self, parts: &[f64], cost: Cost, shape: Shape) {
+    fn fork(&mut self, parts: &[f64], page_ratio: f64, costs: &Costs, shape: Shape) {
         let members = shape.replicas as usize;
         let mut fork = Vec::new();
         for (shard, keys) in parts.iter().enumerate().filter(|(_, keys)| **keys > 0.0) {
             let member = self.rng.random_range(0..shape.read_members() as usize);
-            fork.push((MEMBERS + shard * members + member, self.service_s(cost, *keys)));
+            let read = (0..*keys as u64).filter(|_| self.rng.random::<f64>() < page_ratio);
+            let pages = read.count() as f64;
+            let key_s = costs.shard.key_s + pages / keys * costs.page.processor_s;
+            let service_s = self.service_s(Cost { key_s, ..costs.shard }, *keys);
+            let station = MEMBERS + shard * members + member;
+            fork.push((station, service_s, pages * costs.page.wait_s));
         }
         self.steps.push(Step::Fork(fork));
     }

@@ -5,12 +5,26 @@ mod plans;
 mod recorded;
 mod uniform;
 
-use super::{CacheAt, Cost, Costs, Hits, Job, Machine, Reads, Shape};
+use super::{CacheAt, Cost, Costs, Hits, Job, Machine, PageCost, Reads, Shape};
 
-/// A cache that has this share of each phase's keys, whatever its size.
+/// No cache, and shards that have all in memory.
+struct InMemory;
+
+impl Hits for InMemory {
+    fn hits(&self, _: usize, _: u64) -> f64 {
+        0.0
+    }
+
+    fn held_bytes(&self, _: u64) -> u64 {
+        0
+    }
+}
+
+/// A cache that has this share of each phase's keys, whatever its size; for this share of the others a shard reads a page.
 struct Constant {
     keys: u64,
     ratio: f64,
+    page_ratio: f64,
 }
 
 impl Hits for Constant {
@@ -20,6 +34,11 @@ impl Hits for Constant {
 
     fn held_bytes(&self, capacity_bytes: u64) -> u64 {
         capacity_bytes
+    }
+
+    fn pages(&self, phase: usize, shape: Shape) -> f64 {
+        let hits = if shape.cache_bytes > 0 { self.hits(phase, shape.cache_bytes) } else { 0.0 };
+        self.page_ratio * (self.keys as f64 - hits)
     }
 }
 
@@ -53,6 +72,7 @@ fn costs() -> Costs {
         cache_set: us(15.0, 1.1),
         router: us(180.0, 3.0),
         shard: us(120.0, 9.0),
+        page: PageCost { processor_s: 60e-6, wait_s: 200e-6 },
         round_trip_cache_s: 60e-6,
         round_trip_router_s: 100e-6,
         round_trip_shard_s: 100e-6,
@@ -74,5 +94,12 @@ fn job() -> Job {
 }
 
 fn shape(shards: u32, cache_bytes: u64) -> Shape {
-    Shape { shards, replicas: 1, cache_bytes, cache_at: CacheAt::Worker, reads: Reads::Primary }
+    Shape {
+        shards,
+        replicas: 1,
+        storage_bytes: None,
+        cache_bytes,
+        cache_at: CacheAt::Worker,
+        reads: Reads::Primary,
+    }
 }

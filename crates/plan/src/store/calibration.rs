@@ -1,5 +1,5 @@
-//! Calibration of predicted savings: what share of the savings that were predicted for executed plans came true, by kind
-//! of plan.
+//! Calibration of predictions by kind of plan: what share of the savings that were predicted for executed plans came true,
+//! and how long their operators took.
 //!
 //! A prediction can be wrong in one direction. Where all sites use all of their processor time, for example, a price follows
 //! the site with the most load, the samples of a few seconds tell the loads of sites to some percent only, and every decision
@@ -18,9 +18,13 @@
 //! from the line, as if one had been seen at a distance of [`SPREAD`] before, and from the error of the line's slope, by which
 //! large savings are less certain than small ones.
 //!
+//! The time of operators is predicted from the queues at the sites, and consists of waits for most of its length, which vary by
+//! more than the queues explain. Its interval follows from the ratios of measured to predicted times of earlier plans: their
+//! mean logarithm and their spread around it, as if a few plans had lain [`TIME_SPREAD`] off before any other.
+//!
 //! Invariants: a share that counts is between 0 and 1, and 1 without evidence; the slope is at most [`SLOPE_MAX`]. Evidence is bounded by [`EVIDENCE_MAX`].
 
-use super::considered::LARGE_ABOVE;
+use super::considered::{Estimate, LARGE_ABOVE};
 use super::guardrails::Watched;
 use super::layout::{Key, Operator};
 
@@ -42,7 +46,16 @@ const SLOPE_MAX: f64 = 2.0;
 /// Largest measured or predicted saving, as a logarithm: one measurement beyond it would outweigh all others.
 const SAVING_MAX: f64 = 1.0;
 
-/// The kinds of plans whose savings are calibrated separately.
+/// Standard deviation of the logarithm of an operator's measured time around the predicted one, without evidence.
+const TIME_SPREAD: f64 = 0.7;
+/// Number of plans as which that assumption counts.
+const TIME_PRIOR: f64 = 2.0;
+/// Limit on the number of plans whose times count.
+const TIMES_MAX: f64 = 40.0;
+/// Largest deviation of a time that counts, as a logarithm.
+const TIME_RATIO_MAX: f64 = 4.0;
+
+/// The kinds of plans whose predictions are calibrated separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanKind {
     /// Nothing but removals of replicas.
@@ -89,16 +102,13 @@ struct Expected {
     slope_error: f64,
     /// Standard deviation of the measured saving around what the slope tells.
     spread: f64,
-}
-
-impl Expected {
-    /// What is expected without evidence.
-    const UNKNOWN: Self = Self { slope: 1.0, slope_error: 0.5, spread: SPREAD };
+    /// Mean and standard deviation of the logarithm of measured over predicted times of the plan's operators.
+    time: (f64, f64),
 }
 
 impl Default for RealizedShares {
     fn default() -> Self {
-        Self([Expected::UNKNOWN; KINDS])
+        Self([Evidence::default().expected(); KINDS])
     }
 }
 
@@ -113,12 +123,21 @@ impl RealizedShares {
     }
 
     /// Returns the ratio of the latencies after and before that is expected of a plan with these operators, for which
-    /// `predicted` was predicted, and the standard error of the ratio's logarithm.
+    /// `predicted` was predicted.
     #[must_use]
-    pub fn expected_ratio<K>(&self, operators: &[Operator<K>], predicted: f64) -> (f64, f64) {
-        let Expected { slope, slope_error, spread } = self.0[PlanKind::of(operators) as usize];
+    pub fn expected_ratio<K>(&self, operators: &[Operator<K>], predicted: f64) -> Estimate {
+        let Expected { slope, slope_error, spread, .. } = self.0[PlanKind::of(operators) as usize];
         let saving = predicted.ln().clamp(-SAVING_MAX, SAVING_MAX);
-        (predicted.powf(slope), spread.hypot(slope_error * saving))
+        let log_error = spread.hypot(slope_error * saving);
+        Estimate { expected: predicted.powf(slope), log_error }
+    }
+
+    /// Returns the time that is expected of a plan's operators together, for which the cost functions predict
+    /// `predicted_us`, in µs.
+    #[must_use]
+    pub fn expected_time<K>(&self, operators: &[Operator<K>], predicted_us: f64) -> Estimate {
+        let (mean, spread) = self.0[PlanKind::of(operators) as usize].time;
+        Estimate { expected: predicted_us * mean.exp(), log_error: spread }
     }
 }
 
@@ -133,16 +152,19 @@ struct Evidence {
     measured: f64,
     /// Sum of the weights.
     weight: f64,
+    /// Of the logarithms of measured over predicted times of operators: their number, sum, and sum of squares.
+    times: [f64; 3],
 }
 
 impl Evidence {
     fn times(self, factor: f64) -> Self {
-        let Self { predicted, realized, measured, weight } = self;
+        let Self { predicted, realized, measured, weight, times } = self;
         Self {
             predicted: factor * predicted,
             realized: factor * realized,
             measured: factor * measured,
             weight: factor * weight,
+            times: times.map(|of| factor * of),
         }
     }
 
@@ -154,11 +176,23 @@ impl Evidence {
             slope,
             slope_error: (self.predicted + PRIOR).powf(-0.5),
             spread: (squares / (self.weight + SPREAD_WEIGHT)).sqrt(),
+            time: self.expected_time(),
         }
+    }
+
+    /// Returns the mean and the standard deviation of the logarithm of measured over predicted times; the error of the mean is
+    /// in the deviation.
+    fn expected_time(self) -> (f64, f64) {
+        let [count, sum, squares] = self.times;
+        let all = count + TIME_PRIOR;
+        let mean = sum / all;
+        let squares = squares + TIME_PRIOR * TIME_SPREAD.powi(2);
+        let variance = (squares / all - mean * mean).max(0.0);
+        (mean, (variance * (1.0 + 1.0 / all)).sqrt())
     }
 }
 
-/// What share of the savings that were predicted for executed plans came true.
+/// What came true of what was predicted for executed plans.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Calibration {
     kinds: [Evidence; KINDS],
@@ -169,9 +203,7 @@ pub struct Calibration {
 impl Calibration {
     /// Adds an executed plan whose effect on the latency was measured.
     pub fn add<K: Key>(&mut self, watched: &Watched<K>, now_ms: u64) {
-        let factor = self.decay(now_ms);
-        self.at_ms = self.at_ms.max(now_ms);
-        self.kinds = self.kinds.map(|of| of.times(factor));
+        self.forget(now_ms);
         let kind = PlanKind::of(&watched.operators);
         let (before, Some(after)) = (watched.before.latency, watched.after) else { return };
         let (from_us, to_us) = watched.before.predicted_us;
@@ -187,7 +219,33 @@ impl Calibration {
         of.realized += weight * predicted * measured;
         of.measured += weight * measured.powi(2);
         of.weight += weight;
-        *of = of.times((EVIDENCE_MAX / of.predicted.max(f64::MIN_POSITIVE)).min(1.0));
+        let factor = (EVIDENCE_MAX / of.predicted.max(f64::MIN_POSITIVE)).min(1.0);
+        *of = Evidence { times: of.times, ..of.times(factor) };
+    }
+
+    /// Adds an executed plan whose operators took `took_us` together, where the cost functions predicted `predicted_us`.
+    pub fn add_time<K>(
+        &mut self,
+        operators: &[Operator<K>],
+        predicted_us: f64,
+        took_us: f64,
+        now_ms: u64,
+    ) {
+        self.forget(now_ms);
+        if predicted_us <= 0.0 || took_us <= 0.0 {
+            return;
+        }
+        let ratio = (took_us / predicted_us).ln().clamp(-TIME_RATIO_MAX, TIME_RATIO_MAX);
+        let of = &mut self.kinds[PlanKind::of(operators) as usize].times;
+        *of = [of[0] + 1.0, of[1] + ratio, of[2] + ratio * ratio];
+        *of = of.map(|sum| sum * (TIMES_MAX / of[0]).min(1.0));
+    }
+
+    /// Lets the evidence decay until now.
+    fn forget(&mut self, now_ms: u64) {
+        let factor = self.decay(now_ms);
+        self.at_ms = self.at_ms.max(now_ms);
+        self.kinds = self.kinds.map(|of| of.times(factor));
     }
 
     /// Returns the shares of predicted savings that came true.
@@ -205,6 +263,9 @@ impl Calibration {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt as _, SeedableRng as _};
+
     use super::*;
     use crate::store::guardrails::LatencyBaseline;
     use crate::store::regimes::Latency;
@@ -268,7 +329,7 @@ mod tests {
             for n in 0..60 {
                 calibration.add(&removal(saved[n % 2]), n as u64 * 500);
             }
-            calibration.shares(30_000).expected_ratio(&removal(0.0).operators, 1.0).1
+            calibration.shares(30_000).expected_ratio(&removal(0.0).operators, 1.0).log_error
         };
         let (steady, uneven) = (error([0.1, 0.1]), error([0.3, -0.1]));
         assert!(steady < 0.08, "{steady}");
@@ -280,8 +341,10 @@ mod tests {
     fn large_savings_are_less_certain_and_may_exceed_what_was_predicted() {
         let unknown = RealizedShares::default();
         let operators = removal(0.0).operators;
-        assert_eq!(unknown.expected_ratio(&operators, 1.0), (1.0, SPREAD));
-        let (ratio, error) = unknown.expected_ratio(&operators, 0.5);
+        let at_once = Estimate { expected: 1.0, log_error: SPREAD };
+        assert_eq!(unknown.expected_ratio(&operators, 1.0), at_once);
+        let Estimate { expected: ratio, log_error: error } =
+            unknown.expected_ratio(&operators, 0.5);
         assert_eq!(ratio, 0.5);
         assert!((error - SPREAD.hypot(0.5 * 2.0_f64.ln())).abs() < 1e-9, "{error}");
         // Plans that were predicted to save 10 % saved 19 %.
@@ -290,7 +353,7 @@ mod tests {
             calibration.add(&removal(0.19), n * 500);
         }
         let shares = calibration.shares(30_000);
-        let (ratio, error) = shares.expected_ratio(&operators, 0.9);
+        let Estimate { expected: ratio, log_error: error } = shares.expected_ratio(&operators, 0.9);
         assert!((ratio - 0.81).abs() < 0.04 && error < 0.1, "{ratio}, {error}");
         assert_eq!(shares.of(&operators), 1.0, "decisions count no more than was predicted");
     }
@@ -305,7 +368,7 @@ mod tests {
         }
         let shares = calibration.shares(40_000);
         assert_eq!(shares.of(&redesign.operators), 1.0);
-        let (ratio, _) = shares.expected_ratio(&redesign.operators, 0.5);
+        let ratio = shares.expected_ratio(&redesign.operators, 0.5).expected;
         assert!(ratio > 0.87, "{ratio} of {shares:?}");
     }
 
@@ -315,5 +378,36 @@ mod tests {
         calibration.add(&removal(0.0), 0);
         let share = of_removals(&calibration, 0);
         assert!((0.3..0.9).contains(&share), "{share}");
+    }
+    #[test]
+    fn times_of_operators_are_expected_as_earlier_ones_were() {
+        let operators = removal(0.0).operators;
+        let unknown = RealizedShares::default().expected_time(&operators, 900.0);
+        // From a quarter to four times as long.
+        assert_eq!(unknown.expected, 900.0);
+        assert!((0.8..0.9).contains(&unknown.log_error), "{unknown:?}");
+        // Operators take three times as long as the cost functions say, within a third.
+        let mut dice = StdRng::seed_from_u64(7);
+        let mut calibration = Calibration::default();
+        let (mut inside, mut all) = (0, 0);
+        for n in 0..400 {
+            let took_us = 2_700.0 * dice.random_range(-0.3..0.3_f64).exp();
+            let shares = calibration.shares(n * 200);
+            let Estimate { expected, log_error } = shares.expected_time(&operators, 900.0);
+            if n >= 20 {
+                all += 1;
+                inside += u32::from((took_us / expected).ln().abs() <= 1.645 * log_error);
+            }
+            calibration.add_time(&operators, 900.0, took_us, n * 200);
+        }
+        assert!(inside * 10 >= all * 9, "{inside} of {all}");
+        let Estimate { expected, log_error } =
+            calibration.shares(80_000).expected_time(&operators, 900.0);
+        assert!((2_300.0..3_000.0).contains(&expected), "{expected}");
+        assert!(log_error < 0.45, "{log_error}");
+        // Savings were not measured, and are expected as before.
+        assert_eq!(calibration.shares(80_000).of(&operators), 1.0);
+        let moved = [Operator::Remaster("user:4711".to_owned(), 2)];
+        assert_eq!(calibration.shares(80_000).expected_time(&moved, 900.0), unknown);
     }
 }

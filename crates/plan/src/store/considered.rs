@@ -58,6 +58,23 @@ pub enum Hold {
     Reversal(f64, String),
 }
 
+/// A value that is above zero, and how far it may be off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The expected value.
+    pub expected: f64,
+    /// Standard error of the value's logarithm.
+    pub log_error: f64,
+}
+
+impl Estimate {
+    /// Returns an estimate without an error.
+    #[must_use]
+    pub fn exact(expected: f64) -> Self {
+        Self { expected, log_error: 0.0 }
+    }
+}
+
 /// A plan that a decision considered, with its predicted saving and cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Considered<K: std::fmt::Debug> {
@@ -79,12 +96,16 @@ pub struct Considered<K: std::fmt::Debug> {
     /// The share (0..1) of the predicted saving that counts: what came true of the savings predicted for earlier plans of
     /// this kind ([`super::calibration`]).
     pub realized: f64,
-    /// The expected ratio of the mean latency on the plan's design to that on the present one: the predicted ratio, as far as
-    /// those of earlier plans of this kind came true.
-    pub latency_ratio: f64,
-    /// Standard error of the logarithm of that ratio: how far earlier plans lay from it and, for plans that were chosen, the
-    /// error of the samples.
-    pub latency_ratio_error: f64,
+    /// The ratio of the mean latency on the plan's design to that on the present one: the predicted ratio, as far as those of
+    /// earlier plans of this kind came true. Its error is how far earlier plans lay from it and, for plans that were chosen,
+    /// the error of the samples.
+    pub latency_ratio: Estimate,
+    /// The time that the plan's operators take together, in µs, by the cost functions alone.
+    pub operators_us: f64,
+    /// The same as expected by how long the operators of earlier plans of this kind took.
+    pub operators_expected_us: Estimate,
+    /// The time that the plan's operators took together, in µs; `None` unless all of them were executed.
+    pub operators_took_us: Option<f64>,
     /// E: the saving of all transactions within the horizon, in µs of latency and weighted CPU time, as far as it counts.
     pub benefit_us: f64,
     /// C: the predicted time that the plan's operators take, in µs, times [`super::parameters::Parameters::cost_factor`].

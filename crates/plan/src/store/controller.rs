@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use rand::Rng;
 
 use super::calibration::Calibration;
-use super::considered::Hold;
+use super::considered::{Considered, Hold};
 use super::cost::CostModel;
 use super::decide::{Decided, emulated};
 use super::guardrails::{Guardrails, Judgement, LatencyBaseline, Limits};
@@ -214,6 +214,13 @@ impl<K: Key> Controller<K> {
         let before =
             LatencyBaseline::of(regime, latency.unwrap_or(unmeasured), predicted_us, others);
         self.guardrails.done(layout, operators, now_ms, before);
+    }
+
+    /// Learns from the time that the operators of an executed plan took.
+    pub fn timed(&mut self, plan: &Considered<K>, now_ms: u64) {
+        if let Some(took_us) = plan.operators_took_us {
+            self.calibration.add_time(&plan.operators, plan.operators_us, took_us, now_ms);
+        }
     }
 
     /// Judges the executed changes whose effect was measured for long enough, and returns which are kept and which

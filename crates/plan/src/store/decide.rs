@@ -229,7 +229,9 @@ pub fn decide<K: Key>(
         takes_back: plan.takes_back,
         realized: plan.realized,
         latency_ratio: plan.latency_ratio,
-        latency_ratio_error: plan.latency_ratio_error,
+        operators_us: plan.operators_us,
+        operators_expected_us: plan.operators_expected_us,
+        operators_took_us: plan.operators_took_us,
         benefit_us: plan.benefit_us,
         cost_us: plan.cost_us,
         rejected: plan.rejected.map(|rejected| rejected.named(&ranks)),
@@ -290,7 +292,7 @@ fn decide_ranked<K: Key, H: Fn(&Operator<K>) -> Option<Hold>>(
         // A redesign has a large least saving of its own.
         let is_redesign = best.redesign.is_some();
         let (is_told, error) = subsets.judge(&design, &best.operators, situation);
-        best.latency_ratio_error = best.latency_ratio_error.hypot(error);
+        best.latency_ratio.log_error = best.latency_ratio.log_error.hypot(error);
         if !is_redesign && !is_told {
             best.rejected = Some(Rejected::WithinError);
             others.push(best);

@@ -87,8 +87,7 @@ pub enum Permission {
     Paused,
 }
 
-/// A plan that was chosen for execution, with its number, the time of its decision in ms of the planner's clock, and
-/// the workload on which the decision was based.
+/// A plan that was chosen for execution, with its number, the time of its decision, and the workload that it was based on.
 #[derive(Clone, Debug)]
 struct Chosen<K: std::fmt::Debug> {
     number: u64,
@@ -425,10 +424,12 @@ impl<K: Key> Planner<K> {
     }
 
     fn conclude(&mut self, now_ms: u64, ended: Ended<K, Chosen<K>, Undo>) {
-        let Ended { purpose, before, done, failure } = ended;
+        let Ended { purpose, before, done, took_us, failure } = ended;
         self.failure.clone_from(&failure);
         match purpose {
-            Purpose::Change(Chosen { number, at_ms, plan, outlook }) => {
+            Purpose::Change(Chosen { number, at_ms, mut plan, outlook }) => {
+                plan.operators_took_us = took_us.filter(|_| done.len() == plan.operators.len());
+                self.controller.timed(&plan, now_ms);
                 if !done.is_empty() {
                     let predicted_us = plan.latency_us;
                     self.controller.done(&outlook, &before, done.clone(), now_ms, predicted_us);
@@ -465,8 +466,7 @@ impl<K: Key> Planner<K> {
         &self.learner.accuracy
     }
 
-    /// Returns the load of each site over the time that its last report covers, as a share of the CPU that the site
-    /// has.
+    /// Returns the load of each site over the time that its last report covers, as a share of the site's CPU.
     #[must_use]
     pub fn site_loads(&self) -> &BTreeMap<Site, f64> {
         &self.loads.shares

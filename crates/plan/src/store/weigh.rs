@@ -9,7 +9,7 @@
 
 use std::cell::OnceCell;
 
-use super::considered::{Considered, Hold, Rejected};
+use super::considered::{Considered, Estimate, Hold, Rejected};
 use super::layout::{Key, Layout, Operator, Site};
 use super::parameters::Parameters;
 use super::price::{Price, Situation, plan_cost, price, price_by};
@@ -76,8 +76,10 @@ impl<'w, K: Key> Weighing<'w, K> {
             work_us: (self.before.work_us, self.before.work_us),
             takes_back: None,
             realized: 1.0,
-            latency_ratio: 1.0,
-            latency_ratio_error: 0.0,
+            latency_ratio: Estimate::exact(1.0),
+            operators_us: 0.0,
+            operators_expected_us: Estimate::exact(0.0),
+            operators_took_us: None,
             benefit_us: 0.0,
             cost_us: 0.0,
             rejected: None,
@@ -161,8 +163,9 @@ impl<'w, K: Key> Weighing<'w, K> {
         plan.cost_us = cost_us * parameters.cost_factor;
         plan.realized = parameters.realized.of(&plan.operators);
         let predicted = after_price.latency_us / before.latency_us.max(f64::MIN_POSITIVE);
-        (plan.latency_ratio, plan.latency_ratio_error) =
-            parameters.realized.expected_ratio(&plan.operators, predicted);
+        plan.latency_ratio = parameters.realized.expected_ratio(&plan.operators, predicted);
+        plan.operators_us = cost_us;
+        plan.operators_expected_us = parameters.realized.expected_time(&plan.operators, cost_us);
         let saved_us = plan.realized * (before.total_us - after_price.total_us);
         let is_uncertain = plan.operators.iter().any(|one| !matches!(one, Operator::Split(_)));
         let least_gain = parameters.least_gain(layout.sites().len(), is_uncertain);

@@ -66,16 +66,20 @@ pub(super) fn as_recorded(
     let on = |shards| Shape {
         shards,
         replicas: 1,
+        storage_bytes: origin.storage_bytes.filter(|_| question.grid.has_storage_caches()),
         cache_bytes: 0,
         cache_at: CacheAt::default(),
         reads: Reads::default(),
     };
-    let cost_factor =
-        origin.shards.map(|shards| recorded.cost_factor(costs, machine, on(shards), shares));
+    let cost_factor = origin.shards.map(|shards| {
+        recorded.cost_factor(costs, machine, on(shards), shares, question.workload.hits)
+    });
     let bare = |shape: &Shape| Shape { cache_bytes: 0, ..*shape }.canonical();
     let shapes: BTreeSet<Shape> = question.grid.shapes().iter().map(bare).collect();
     let predicted = |one: Shape| {
-        let told = recorded.predict(costs, (cost_factor, &origin.errors), machine, one, shares);
+        let hits = question.workload.hits;
+        let factor = (cost_factor, &origin.errors);
+        let told = recorded.predict(costs, factor, machine, one, shares, hits);
         RecordedShape { shape: shape(one), time_s: told.job_s, interval_s: told.interval_s }
     };
     let requests = recorded.phases.iter().map(|phase| phase.requests).sum::<u64>();

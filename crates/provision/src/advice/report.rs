@@ -107,6 +107,8 @@ pub struct PhaseReport {
     pub keys: u64,
     /// Expected number of the phase's keys that the cache answers.
     pub hits: f64,
+    /// Expected number of pages that the shards read from disk.
+    pub pages: f64,
     /// Name of the station that bounds the time of the phase: `client`, `cache`, `router`, `shard 1` …, or `workers`.
     pub bottleneck: String,
     /// The prediction for each station that serves requests of the phase.
@@ -264,6 +266,7 @@ fn phase(phase: &decided::PhaseTime) -> PhaseReport {
         time_s: phase.time_s,
         keys: phase.keys,
         hits: phase.hits,
+        pages: phase.pages,
         bottleneck: station(phase.bottleneck),
         stations: phase.stations.iter().map(at).collect(),
     }
@@ -306,6 +309,20 @@ fn notes(question: &Question<'_>, plan: &Plan, origin: &Origin, trace: &Trace) -
             "the probe found no {}: their costs are those of another machine, which ships with Imago",
             origin.borrowed.join(" and no ")
         ));
+    }
+    let advised = &plan.advised().prediction;
+    let pages: f64 = advised.phases.iter().map(|phase| phase.pages).sum();
+    if pages > 0.0 {
+        let keys: u64 = advised.phases.iter().map(|phase| phase.keys).sum();
+        notes.push(format!(
+            "the advised shape's shards read a page from disk for {:.1} of 100 keys, since their storage caches are smaller than the \
+             collection",
+            100.0 * pages / keys.max(1) as f64
+        ));
+        notes.extend((!origin.has_pages).then(|| {
+            "the probe read no page from disk: what one costs is that of another machine, which ships with Imago"
+                .to_owned()
+        }));
     }
     if question.prices.is_none() {
         notes.push(

@@ -12,6 +12,8 @@ pub struct ShapeReport {
     pub shards: u32,
     /// Number of members (replicas, the primary included) of each shard.
     pub replicas: u32,
+    /// Size of the storage cache of each member, in bytes; `None`: as large as its documents and indexes.
+    pub storage_bytes: Option<u64>,
     /// Size of the cache, in bytes; 0: no cache.
     pub cache_bytes: u64,
     /// Location of the cache: `worker` or `router`.
@@ -26,6 +28,7 @@ pub(super) fn shape(shape: Shape) -> ShapeReport {
         name: shape.to_string(),
         shards: shape.shards,
         replicas: shape.replicas,
+        storage_bytes: shape.storage_bytes,
         cache_bytes: shape.cache_bytes,
         cache_at: match shape.cache_at {
             CacheAt::Worker => "worker",

@@ -1,6 +1,6 @@
 //! The advice on traces of messages: what is counted, and what is said of it.
 
-use imago_plan::provision::Cost;
+use imago_plan::provision::{Cost, PageCost};
 
 use super::*;
 use crate::trace::Read;
@@ -47,6 +47,9 @@ fn origin(is_own: bool) -> Origin {
         from: "a machine of two processors".into(),
         is_own,
         shards: is_own.then_some(1),
+        storage_bytes: None,
+        page_bytes: 32_768.0,
+        has_pages: true,
         borrowed: Vec::new(),
     }
 }
@@ -57,6 +60,7 @@ fn settings() -> Settings {
         prices: None,
         shards: vec![1, 2],
         replicas: vec![1],
+        storage_bytes: None,
         cache_bytes: None,
         reads: vec![Reads::Primary],
         cache_at: vec![CacheAt::Worker],
@@ -217,4 +221,46 @@ fn what_leaves_nothing_to_advise_is_an_error() {
     assert!(matches!(of(&reads, Settings { shards: vec![], ..settings() }), Error::Grid(0)));
     let many = (1..=25_000).collect();
     assert!(matches!(of(&reads, Settings { shards: many, ..settings() }), Error::Grid(_)));
+}
+
+#[test]
+fn a_collection_beyond_the_storage_caches_is_read_from_disk() {
+    // Two phases that each read 20,000 orders of a collection of 4 GB, half of them twice.
+    let phase = |from: i64| -> Vec<i64> { (0..20_000).map(|n| (from + n * 7) % 40_000).collect() };
+    let (one, two) = (phase(0), phase(3));
+    let trace = trace(&[&one, &two]);
+    let mut origin = Origin { storage_bytes: Some(1 << 30), ..origin(true) };
+    origin.costs.document_bytes = 1_000.0;
+    origin.costs.page = PageCost { processor_s: 50e-6, wait_s: 300e-6 };
+    let settings = Settings {
+        documents: Some(4_000_000),
+        cache_bytes: Some(vec![0]),
+        shards: vec![1, 2, 4],
+        ..settings()
+    };
+    let advice = advise(&trace, &origin, &settings).unwrap();
+    let of = |shards: u32, gib: u64| {
+        let its = |report: &&Report| {
+            report.shape.shards == shards && report.shape.storage_bytes == Some(gib << 30)
+        };
+        advice.shapes.iter().find(its).unwrap_or_else(|| panic!("{shards}, {gib}"))
+    };
+    // The storage cache of the probe, twice and four times as much are compared.
+    assert_eq!(advice.shapes.len(), 9);
+    assert!(of(1, 1).time_s > 1.5 * of(1, 4).time_s, "{} {}", of(1, 1).time_s, of(1, 4).time_s);
+    assert_eq!(of(4, 4).time_s, of(4, 2).time_s, "it is all in memory");
+    // Memory is what a shape provisions.
+    let member = of(2, 2).member_bytes[0];
+    assert_eq!(member, (2_u64 << 30) as f64 + origin.costs.server_bytes);
+    // Without a probe of the user's own nothing is known of storage caches.
+    let other =
+        advise(&trace, &Origin { storage_bytes: None, ..origin.clone() }, &settings).unwrap();
+    assert!(other.shapes.iter().all(|report| report.shape.storage_bytes.is_none()));
+    // Sizes that are given are compared instead; 0 is enough for all.
+    let given = Settings { storage_bytes: Some(vec![0, 1 << 28]), ..settings.clone() };
+    let advice = advise(&trace, &origin, &given).unwrap();
+    let sizes: Vec<Option<u64>> = advice.shapes.iter().map(|one| one.shape.storage_bytes).collect();
+    assert_eq!(sizes, [None, Some(1 << 28)].repeat(3));
+    let pages: f64 = advice.phases.iter().map(|phase| phase.pages).sum();
+    assert_eq!(pages > 0.0, advice.advised.shape.storage_bytes.is_some());
 }

@@ -37,6 +37,12 @@ impl Sampled {
         self.documents.iter().map(Vec::len).sum()
     }
 
+    /// Keeps the first `keys` keys, in the order in which they were read.
+    pub(super) fn limit_keys(&mut self, keys: usize) {
+        self.keys.truncate(keys);
+        self.documents.truncate(keys);
+    }
+
     /// Removes keys from the end until their documents have at most `bytes_max` bytes together.
     pub(super) fn limit(&mut self, bytes_max: usize) {
         let mut bytes = 0;

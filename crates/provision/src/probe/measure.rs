@@ -13,7 +13,10 @@ use super::cluster::Cluster;
 use super::fit::{self, Measured, Point};
 use super::keys::{self, Sampled};
 use super::load::Load;
-use super::result::{Cores, KeysFrom, Kind, MeasuredCosts, RoundTrips, Share, Window};
+use super::pages::{self, Storage};
+use super::result::{
+    Cores, KeysFrom, Kind, MeasuredCosts, MeasuredPage, RoundTrips, Share, Window,
+};
 use super::scratch::Scratch;
 use super::sizes;
 use super::stations::{Times, Used};
@@ -80,6 +83,8 @@ pub async fn run(
             sampled.limit((free / 3.0) as usize);
         }
     }
+    let storage = Storage::now(&cluster).await?;
+    let exceeds = storage.is_exceeded(&cluster, &request.namespace).await?;
     let large = BATCHES[1] as usize;
     if sampled.keys.len() < large {
         return Err(Error::Unfit(format!(
@@ -90,10 +95,24 @@ pub async fn run(
             sampled.from,
         )));
     }
+    let shares = sizes::shares(&cluster, &source, &sampled.keys).await?;
+    let page = if exceeds {
+        say("reading keys twice, since the collection exceeds the storage caches".into());
+        let keys = storage.keys(cluster.shards.len(), large);
+        let at_once = sizes::shards_asked(&shares, f64::from(BATCHES[0]));
+        let (batch, sets) = (BATCHES[0] as usize, sampled.keys.chunks(keys));
+        let cores = request.cores.shard;
+        let page = pages::measure(&cluster, &source, sets, (batch, at_once), cores).await?;
+        // The windows are to read from memory.
+        sampled.limit_keys(keys);
+        page
+    } else {
+        None
+    };
     let sampled = Arc::new(sampled);
     let stand =
         Stand { request, cluster: &cluster, source: &source, scratch: scratch.as_ref(), say };
-    let measured = stand.measure(&sampled, cancel).await;
+    let measured = stand.measure(&sampled, (shares, page), cancel).await;
     if let Some(scratch) = &scratch {
         let deleted = scratch.delete(&sampled.keys).await;
         // An error of the measurement takes precedence over an error of the deletion.
@@ -120,9 +139,9 @@ impl Stand<'_> {
     async fn measure(
         &self,
         sampled: &Arc<Sampled>,
+        (shares, page): (Vec<Share>, Option<MeasuredPage>),
         cancel: &CancellationToken,
     ) -> Result<Probe, Error> {
-        let shares = sizes::shares(self.cluster, self.source, &sampled.keys).await?;
         if let Some(scratch) = self.scratch {
             self.fill(scratch, sampled).await?;
         }
@@ -163,7 +182,7 @@ impl Stand<'_> {
                 from: sampled.from.clone(),
                 storage: "warm".into(),
             },
-            costs,
+            costs: MeasuredCosts { page, ..costs },
             round_trips,
             sizes,
             cores: self.request.cores,
@@ -331,5 +350,6 @@ fn costs(windows: &[Window], shares: &[Share]) -> Result<MeasuredCosts, Error> {
         cache_set: fitted(&[Kind::Set], &|window| window.cache_s, &requests),
         router: fitted(&finds, &|window| window.router_s, &requests),
         shard: fitted(&finds, &|window| Some(window.shards_s), &parts).ok_or_else(few)?,
+        page: None,
     })
 }

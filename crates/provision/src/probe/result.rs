@@ -26,6 +26,22 @@ pub struct MeasuredCosts {
     pub router: Option<Measured>,
     /// Cost, in a shard, of the shard's part of a `find`.
     pub shard: Measured,
+    /// Cost, in a shard, of a page that it reads from disk; `None` if too few were read, because the collection is in memory.
+    #[serde(default)]
+    pub page: Option<MeasuredPage>,
+}
+
+/// The cost of a page that a shard reads from disk into its storage cache, besides that of the request for a key on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredPage {
+    /// Processor time of the shard's member, in seconds.
+    pub processor_s: f64,
+    /// Time waiting for the disk, in seconds.
+    pub wait_s: f64,
+    /// Mean size of a page in the storage cache, in bytes.
+    pub bytes: f64,
+    /// Number of pages from which the cost was measured.
+    pub pages: u64,
 }
 
 /// The time of a round trip from this machine to an idle server.
@@ -65,6 +81,9 @@ pub struct Sizes {
     pub index_bytes: u64,
     /// Mean memory of a cache entry (`MEMORY USAGE`) in excess of its document, in bytes; `None` without a cache.
     pub entry_bytes: Option<f64>,
+    /// Size of the storage cache of a database server, in bytes, the minimum over all members; `None` if it is unknown.
+    #[serde(default)]
+    pub storage_cache_bytes: Option<u64>,
     /// Resident memory of a database server without its storage engine's cache, in bytes; the minimum over all members.
     pub server_bytes: f64,
     /// Resident memory of the cache server without its entries, in bytes; `None` without a cache.

@@ -6,6 +6,7 @@ use futures_util::TryStreamExt as _;
 use super::Error;
 use super::cluster::{Cluster, Member, number};
 use super::keys::Sampled;
+use super::pages::Storage;
 use super::result::{Share, Sizes};
 use super::scratch::Scratch;
 use crate::chain::{Key, Namespace, Source};
@@ -39,6 +40,8 @@ pub(super) async fn sizes(
     for member in cluster.members() {
         sizes.server_bytes = sizes.server_bytes.min(server_bytes(member).await?);
     }
+    let storage = Storage::now(cluster).await?.cache_bytes;
+    sizes.storage_cache_bytes = (storage > 0.0).then_some(storage as u64);
     if let Some(cache) = cache {
         let some = sampled.keys.len().min(ENTRIES_MAX);
         let entry = cache.entry_bytes(&sampled.keys[..some]).await?;

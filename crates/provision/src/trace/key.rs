@@ -115,6 +115,28 @@ impl Key {
         hash
     }
 
+    /// Returns where the document of this key is stored, relative to those of others: keys that grow with the time of their
+    /// insertion (integers, object ids, dates) in their order, all others by their hash.
+    #[must_use]
+    pub(crate) fn storage_order(&self) -> (u8, u128) {
+        /// Maps integers to numbers of the same order.
+        fn ordered(value: i64) -> u128 {
+            u128::from((value as u64) ^ (1 << 63))
+        }
+        if let Some(whole) = self.whole_number() {
+            return (1, ordered(whole));
+        }
+        match (self.kind(), <[u8; 8]>::try_from(self.value())) {
+            (0x09, Ok(millis)) => (2, ordered(i64::from_le_bytes(millis))),
+            (0x07, _) => {
+                let bytes =
+                    self.value().iter().fold(0, |of: u128, byte| of << 8 | u128::from(*byte));
+                (3, bytes)
+            }
+            _ => (0, self.hash64().into()),
+        }
+    }
+
     /// Returns the integer that a numeric key is equal to; `None` for a fraction, for a double beyond ±2^53, and for
     /// another type.
     fn whole_number(&self) -> Option<i64> {

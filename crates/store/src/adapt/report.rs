@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use imago_job::prediction::{Interval, Prediction};
-use imago_plan::store::considered::{Considered, Rejected};
+use imago_plan::store::considered::{Considered, Estimate, Rejected};
 use imago_plan::store::layout::Operator;
 use imago_plan::store::planner::{self, Advised};
 use imago_plan::store::price::CPU_WEIGHT;
@@ -132,27 +132,26 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// The expected ratio of a transaction's mean latency with a plan to that without it, and its 90 % interval: the predicted ratio,
-/// as far as those of earlier plans of the same kind came true.
+/// An expected value and its 90 % interval: what was predicted, as far as the same of earlier plans of the same kind came true.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LatencyRatio {
-    /// The ratio falls below this in 5 of 100 cases.
+pub struct ExpectedValue {
+    /// The value falls below this in 5 of 100 cases.
     pub low: f64,
-    /// The expected ratio.
+    /// The expected value.
     pub expected: f64,
-    /// The ratio exceeds this in 5 of 100 cases.
+    /// The value exceeds this in 5 of 100 cases.
     pub high: f64,
 }
 
 /// Quantile of the standard normal distribution for a 90 % interval.
 const NORMAL_90: f64 = 1.645;
 
-impl LatencyRatio {
-    /// Returns the ratio `expected` whose logarithm has this standard error; `None` without a ratio above 0.
-    fn of(expected: f64, error: f64) -> Option<Self> {
-        let factor = (NORMAL_90 * error).exp();
-        let ratio = Self { low: expected / factor, expected, high: expected * factor };
-        (ratio.low > 0.0 && ratio.high.is_finite()).then_some(ratio)
+impl ExpectedValue {
+    /// Returns the interval of an estimate; `None` without a value above 0.
+    fn of(Estimate { expected, log_error }: Estimate) -> Option<Self> {
+        let factor = (NORMAL_90 * log_error).exp();
+        let value = Self { low: expected / factor, expected, high: expected * factor };
+        (value.low > 0.0 && value.high.is_finite()).then_some(value)
     }
 }
 
@@ -192,7 +191,13 @@ pub struct DecisionReport {
     pub realized: f64,
     /// The expected ratio of the measured latencies after and before the plan; `None` in reports that do not tell it.
     #[serde(default)]
-    pub latency_ratio: Option<LatencyRatio>,
+    pub latency_ratio: Option<ExpectedValue>,
+    /// The time that the plan's operators are expected to take together, in µs; `None` in reports that do not tell it.
+    #[serde(default)]
+    pub operators_us: Option<ExpectedValue>,
+    /// The time that they took, in µs; `None` unless all were executed.
+    #[serde(default)]
+    pub operators_took_us: Option<f64>,
     /// Predicted saving of all transactions within the horizon if the plan is executed, in µs: latency, and weighted
     /// CPU time, as far as it counts.
     pub benefit_us: f64,
@@ -215,22 +220,16 @@ fn all() -> f64 {
 }
 
 /// Name of the prediction of a plan: the mean latency of a transaction after it, divided by that before it.
-const LATENCY_RATIO: &str = "latency_ratio";
+pub const LATENCY_RATIO: &str = "latency_ratio";
+/// Name of the prediction of the time that the operators of a plan take together, in µs.
+pub const OPERATORS_US: &str = "operators_us";
 
 impl AdaptReport {
     /// Returns what the executed plans among the decisions predicted, beside what was measured.
     #[must_use]
     pub fn predictions(&self) -> Vec<Prediction> {
-        let prediction = |one: &DecisionReport| {
-            let LatencyRatio { low, expected, high } = one.latency_ratio?;
-            Some(Prediction {
-                name: LATENCY_RATIO.to_owned(),
-                predicted: Interval::new(low, expected, high),
-                at_ms: one.at_ms,
-                realized: one.measured_us.map(|(before, after)| after / before),
-            })
-        };
-        self.decisions.iter().filter(|one| one.is_executed()).filter_map(prediction).collect()
+        let executed = self.decisions.iter().filter(|one| one.is_executed());
+        executed.flat_map(DecisionReport::predictions).collect()
     }
 }
 
@@ -265,6 +264,21 @@ impl DecisionReport {
         matches!(self.verdict, Verdict::Done | Verdict::Undone)
     }
 
+    /// Returns what the plan predicted, beside what was measured.
+    fn predictions(&self) -> impl Iterator<Item = Prediction> {
+        let ratio = self.measured_us.map(|(before, after)| after / before);
+        let of = [
+            (LATENCY_RATIO, self.latency_ratio, ratio),
+            (OPERATORS_US, self.operators_us, self.operators_took_us),
+        ];
+        let prediction = |(name, value, realized): (&str, Option<ExpectedValue>, Option<f64>)| {
+            let ExpectedValue { low, expected, high } = value?;
+            let predicted = Interval::new(low, expected, high);
+            Some(Prediction { name: name.to_owned(), predicted, at_ms: self.at_ms, realized })
+        };
+        of.into_iter().filter_map(prediction)
+    }
+
     pub(super) fn of(at_ms: u64, plan: &Considered<Key>, verdict: Verdict) -> Self {
         let key = |operator: &Operator<Key>| operator.key().to_string();
         // A redesign has operators for all partitions: those that nothing came of are left out.
@@ -283,7 +297,9 @@ impl DecisionReport {
             work_weight: CPU_WEIGHT,
             takes_back: plan.takes_back.clone(),
             realized: plan.realized,
-            latency_ratio: LatencyRatio::of(plan.latency_ratio, plan.latency_ratio_error),
+            latency_ratio: ExpectedValue::of(plan.latency_ratio),
+            operators_us: ExpectedValue::of(plan.operators_expected_us),
+            operators_took_us: plan.operators_took_us,
             benefit_us: plan.benefit_us,
             cost_us: plan.cost_us,
             verdict,

@@ -146,6 +146,7 @@ fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
         prices: None,
         shards: vec![1, 2, 4],
         replicas: vec![1],
+        storage_bytes: None,
         cache_bytes: None,
         reads: vec![Reads::Primary],
         cache_at: vec![CacheAt::Worker],
@@ -162,6 +163,9 @@ fn advice(out: &Path, deadline_s: f64, args: &Args) -> Result<Advice, Failure> {
         from: "a probe of one shard".into(),
         is_own: true,
         shards: u32::try_from(probe.shards.len()).ok(),
+        storage_bytes: probe.sizes.storage_cache_bytes,
+        page_bytes: probe.page_bytes(),
+        has_pages: probe.costs.page.is_some(),
         borrowed: probe.borrowed(),
     };
     advise(&trace, &origin, &settings).map_err(|cause| failed(&cause))

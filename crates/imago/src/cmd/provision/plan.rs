@@ -54,6 +54,10 @@ pub struct Args {
     /// Numbers of members of each shard to compare.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=50))]
     replicas: Vec<u32>,
+    /// Sizes of the storage cache of each member of a shard to compare (wiredTigerCacheSizeGB), 0 for as much as its documents
+    /// and indexes take; without it the probe's, twice and four times as much where the collection exceeds it.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = values::size)]
+    storage_cache: Vec<u64>,
     /// Sizes of the cache to compare, 0 for none; without it 0, and an eighth, a quarter, a half and all of what one
     /// without a limit would hold.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = values::size)]
@@ -161,6 +165,7 @@ impl Args {
             prices: self.price,
             shards: self.shards.clone(),
             replicas: self.replicas.clone(),
+            storage_bytes: (!self.storage_cache.is_empty()).then(|| self.storage_cache.clone()),
             cache_bytes: (!self.cache.is_empty()).then(|| self.cache.clone()),
             reads: reads.collect(),
             cache_at: cache_at.collect(),
@@ -187,6 +192,9 @@ pub fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         from: probe.about.clone(),
         is_own: args.probe.is_some(),
         shards: args.probe.as_ref().and_then(|_| u32::try_from(probe.shards.len()).ok()),
+        storage_bytes: probe.sizes.storage_cache_bytes.filter(|_| args.probe.is_some()),
+        page_bytes: probe.page_bytes(),
+        has_pages: probe.costs.page.is_some(),
         borrowed: probe.borrowed(),
     };
     let torn = if args.torn { trace::Torn::UseWholePhases } else { trace::Torn::Refuse };
@@ -234,7 +242,8 @@ fn reshard(uneven: &UnevenReport, namespace: &str) -> String {
 }
 
 /// Draws the job's predicted time over the size of the cache into the SVG file `file`, one curve per number of
-/// shards. The curves have the replicas, the reads and the place of the cache of the advised shape.
+/// shards. The curves have the replicas, the storage caches, the reads and the place of the cache of the
+/// advised shape.
 fn picture(file: &Path, advice: &Advice) -> Result<(), Failure> {
     let own = &advice.advised.shape;
     let mut by_shards: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
@@ -243,7 +252,8 @@ fn picture(file: &Path, advice: &Advice) -> Result<(), Failure> {
         let same_reads = its.reads == own.reads || its.replicas == 1;
         let same_place =
             its.cache_at == own.cache_at || its.cache_bytes == 0 || own.cache_bytes == 0;
-        if its.replicas == own.replicas && same_reads && same_place {
+        let same_storage = its.storage_bytes == own.storage_bytes;
+        if its.replicas == own.replicas && same_reads && same_place && same_storage {
             let point = (its.cache_bytes as f64 / f64::from(1 << 20), report.time_s);
             by_shards.entry(its.shards).or_default().push(point);
         }

@@ -116,6 +116,14 @@ fn text(probe: &Probe) -> String {
         sizes.document_bytes,
         sizes.entry_bytes.map_or("(not measured)".into(), |bytes| format!("{bytes:.0}")),
     );
+    if let Some(page) = probe.costs.page {
+        text += &format!(
+            "a page of {:.0} KiB that a shard reads from disk takes {:.0} µs of its processor and {:.0} µs of waiting\n",
+            page.bytes / 1024.0,
+            page.processor_s * 1e6,
+            page.wait_s * 1e6,
+        );
+    }
     for share in &probe.shards {
         text += &format!(
             "shard {}: {:.1} % of the documents, {:.1} % of the keys\n",

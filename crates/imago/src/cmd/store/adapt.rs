@@ -290,6 +290,15 @@ fn decided(decision: &DecisionReport) -> String {
             change(ratio.high)
         )
     });
+    let operators_took = decision.operators_us.map_or_else(String::new, |us| {
+        let took = decision.operators_took_us.map(|us| format!("; took {:.1} ms", us / 1_000.0));
+        format!(
+            " (operators in nine of ten cases {:.1} to {:.1} ms{})",
+            us.low / 1_000.0,
+            us.high / 1_000.0,
+            took.unwrap_or_default()
+        )
+    });
     let ((before, after), (worked, works)) = (decision.predicted_us, decision.predicted_work_us);
     let discounted = if decision.realized < 0.995 {
         format!(
@@ -303,7 +312,8 @@ fn decided(decision: &DecisionReport) -> String {
         decision.takes_back.as_ref().map_or_else(String::new, |why| format!("    {why}\n"));
     format!(
         "{at_s:.1} s: {operators}: {verdict}\n    predicted latency {before:.0} -> {after:.0} µs{expected}{measured}, processor \
-         time {worked:.0} -> {works:.0} µs; saves {:.0} ms{discounted}, costs {:.1} ms\n{takes_back}",
+         time {worked:.0} -> {works:.0} µs; saves {:.0} ms{discounted}, costs {:.1} \
+         ms{operators_took}\n{takes_back}",
         decision.benefit_us / 1_000.0,
         decision.cost_us / 1_000.0
     )
@@ -321,6 +331,8 @@ mod tests {
             "operators": ["remaster 1:customer-00004000 --site 2"],
             "partitions": ["1:customer-00004000"], "predicted_us": [1_256.0, 1_004.8],
             "latency_ratio": {"low": 0.7, "expected": 0.8, "high": 0.95},
+            "operators_us": {"low": 300.0, "expected": 700.0, "high": 1_900.0},
+            "operators_took_us": 2_100.0,
             "benefit_us": 6_949_000.0, "cost_us": 500.0, "measured_us": measured_us,
         });
         let verdict = verdict.as_object().expect("a verdict has fields").clone();
@@ -339,6 +351,7 @@ mod tests {
         ];
         let text = predictions(&AdaptReport { decisions, ..AdaptReport::default() }).in_words();
         assert!(text.contains("latency_ratio      3         2     1 (50 %)"), "{text}");
+        assert!(text.contains("operators_us       3         3      0 (0 %)"), "{text}");
         assert!(text.ends_with("90 % are meant to be in their interval; plans: 3\n"), "{text}");
         let none = predictions(&AdaptReport::default()).in_words();
         assert!(none.contains("no plan"), "{none}");

@@ -21,9 +21,9 @@ pub enum Step {
     Delay(f64),
     /// Service at one station, as (index of the station, seconds of service at the rate 1).
     Visit(usize, f64),
-    /// Service at several stations at once, as (index of the station, seconds of service at the rate 1); the step ends
-    /// with the slowest. An empty fork takes no time.
-    Fork(Vec<(usize, f64)>),
+    /// Service at several stations at once, as (index of the station, seconds of service at the rate 1, seconds that pass
+    /// after it); the step ends with the slowest. An empty fork takes no time.
+    Fork(Vec<(usize, f64, f64)>),
 }
 
 /// The results of one simulation.
@@ -72,6 +72,7 @@ pub fn simulate(
         let resumed = match event.kind {
             EventKind::Resume(customer) => Some(customer),
             EventKind::Served { station, version } => run.complete(station, version),
+            EventKind::Waited(customer) => run.part_ended(customer),
         };
         let Some(customer) = resumed else { continue };
         // Runs the customer's further steps, and further rounds, until one takes time.
@@ -96,6 +97,8 @@ struct Round {
 struct Job {
     customer: usize,
     left_s: f64,
+    /// Time that passes for the customer after its service, in seconds.
+    then_s: f64,
 }
 
 struct Station {
@@ -122,7 +125,12 @@ impl Station {
 #[derive(PartialEq)]
 enum EventKind {
     Resume(usize),
-    Served { station: usize, version: u64 },
+    /// The time after a service of this customer has passed.
+    Waited(usize),
+    Served {
+        station: usize,
+        version: u64,
+    },
 }
 
 #[derive(PartialEq)]
@@ -168,14 +176,14 @@ impl Simulation {
                 Step::Delay(_) => {}
                 Step::Visit(station, work_s) => {
                     self.rounds[customer].parts = 1;
-                    self.arrive(station, customer, work_s);
+                    self.arrive(station, customer, work_s, 0.0);
                     return false;
                 }
                 Step::Fork(parts) if parts.is_empty() => {}
                 Step::Fork(parts) => {
                     self.rounds[customer].parts = parts.len();
-                    for (station, work_s) in parts {
-                        self.arrive(station, customer, work_s);
+                    for (station, work_s, then_s) in parts {
+                        self.arrive(station, customer, work_s, then_s);
                     }
                     return false;
                 }
@@ -184,9 +192,9 @@ impl Simulation {
         true
     }
 
-    fn arrive(&mut self, station: usize, customer: usize, work_s: f64) {
+    fn arrive(&mut self, station: usize, customer: usize, work_s: f64, then_s: f64) {
         self.account(station);
-        self.stations[station].queue.push_back(Job { customer, left_s: work_s });
+        self.stations[station].queue.push_back(Job { customer, left_s: work_s, then_s });
         self.expect(station);
     }
 
@@ -204,9 +212,19 @@ impl Simulation {
         let done = (0..working).min_by(least)?;
         let job = its.queue.remove(done)?;
         self.expect(station);
-        let parts = &mut self.rounds[job.customer].parts;
+        if job.then_s > 0.0 {
+            let at_s = self.now_s + job.then_s;
+            self.events.push(Event { at_s, kind: EventKind::Waited(job.customer) });
+            return None;
+        }
+        self.part_ended(job.customer)
+    }
+
+    /// Ends one part of a customer's step. Returns the customer if it was the last one.
+    fn part_ended(&mut self, customer: usize) -> Option<usize> {
+        let parts = &mut self.rounds[customer].parts;
         *parts -= 1;
-        (*parts == 0).then_some(job.customer)
+        (*parts == 0).then_some(customer)
     }
 
     /// Accounts for the work that a station did since its last change.

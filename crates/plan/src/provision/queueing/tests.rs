@@ -184,7 +184,10 @@ fn a_delay_alone_holds_all_customers() {
 fn a_fork_ends_with_its_slowest_part() {
     let mut rng = StdRng::seed_from_u64(7);
     let run = simulate(&[1.0, 1.0], 1, 20_000, |_| {
-        vec![Step::Fork(vec![(0, exponential(&mut rng, 1.0)), (1, exponential(&mut rng, 1.0))])]
+        vec![Step::Fork(vec![
+            (0, exponential(&mut rng, 1.0), 0.0),
+            (1, exponential(&mut rng, 1.0), 0.0),
+        ])]
     });
     // The mean of the greater of two exponential times is 1 + 1/2.
     assert!((run.elapsed_s / 20_000.0 - 1.5).abs() < 0.03, "{}", run.elapsed_s);

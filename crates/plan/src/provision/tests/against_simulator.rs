@@ -16,6 +16,7 @@ use super::{Constant, costs, job, machine};
 struct Case {
     keys: u64,
     ratio: f64,
+    page_ratio: f64,
     percent: Vec<f64>,
     costs: Costs,
     machine: Machine,
@@ -26,7 +27,7 @@ struct Case {
 
 impl Case {
     fn run(&self) -> (Prediction, Vec<SimulatedPhase>) {
-        let hits = Constant { keys: self.keys, ratio: self.ratio };
+        let hits = Constant { keys: self.keys, ratio: self.ratio, page_ratio: self.page_ratio };
         let phases = [self.keys; 2];
         let workload = Workload { phases: &phases, hits: &hits };
         let shares = Shares::even().with_percent(&self.percent).expect("shares");
@@ -52,6 +53,9 @@ impl Case {
         prediction.job_s / played.iter().map(|phase| phase.time_s).sum::<f64>()
     }
 }
+
+/// No pages are read from disk, since a storage cache has all.
+const IN_MEMORY: std::ops::Range<f64> = 0.0..f64::MIN_POSITIVE;
 
 /// The shares of the paper's clusters, and even ones.
 fn percent() -> impl Strategy<Value = Vec<f64>> {
@@ -90,7 +94,8 @@ fn any_costs() -> impl Strategy<Value = Costs> {
     })
 }
 
-fn cases(variation: f64) -> impl Strategy<Value = Case> {
+/// Cases with this variation of the service; `pages` is the share of the keys for which a page is read from disk.
+fn cases(variation: f64, pages: std::ops::Range<f64>) -> impl Strategy<Value = Case> {
     let cluster = (percent(), 1_u32..=3, prop_oneof![Just(0.3), Just(0.5), Just(1.0), Just(2.0)]);
     let cache = prop_oneof![
         Just((0, 0.0, CacheAt::Worker)),
@@ -99,19 +104,28 @@ fn cases(variation: f64) -> impl Strategy<Value = Case> {
     ];
     let reads = prop_oneof![Just(Reads::Primary), Just(Reads::Nearest)];
     let load = (1_u32..=64, prop_oneof![Just(20_u32), Just(100), Just(500)], 1_u64..400, 1_u64..20);
-    (cluster, cache, reads, load, any_costs(), any::<u64>()).prop_map(
-        move |(cluster, cache, reads, (workers, batch, batches, less), costs, seed)| {
+    (cluster, cache, (reads, pages), load, any_costs(), any::<u64>()).prop_map(
+        move |(cluster, cache, of, (workers, batch, batches, less), costs, seed)| {
+            let (reads, page_ratio) = of;
             let (percent, replicas, cores) = cluster;
             let (cache_bytes, ratio, cache_at) = cache;
             let shards = percent.len() as u32;
             Case {
                 keys: batches * u64::from(batch) - less.min(u64::from(batch) - 1),
                 ratio,
+                page_ratio,
                 percent,
                 costs,
                 machine: machine(cores),
                 job: Job { workers, batch, variation },
-                shape: Shape { shards, replicas, cache_bytes, cache_at, reads },
+                shape: Shape {
+                    shards,
+                    replicas,
+                    storage_bytes: None,
+                    cache_bytes,
+                    cache_at,
+                    reads,
+                },
                 seed,
             }
         },
@@ -135,25 +149,31 @@ fn errors(cases: &[Case]) -> (f64, f64, f64, String) {
 
 #[test]
 fn times_of_constant_service_are_as_played() {
-    let (median, ninth, worst, case) = errors(&sampled(cases(0.0), 400));
-    assert!(median < 0.01 && ninth < 0.05 && worst < 0.2, "{median} {ninth} {worst}: {case}");
+    let (median, ninth, worst, case) = errors(&sampled(cases(0.0, IN_MEMORY), 400));
+    assert!(median < 0.01 && ninth < 0.06 && worst < 0.2, "{median} {ninth} {worst}: {case}");
 }
 
 #[test]
 fn times_of_irregular_service_are_as_played() {
-    let (median, ninth, worst, case) = errors(&sampled(cases(0.2), 300));
+    let (median, ninth, worst, case) = errors(&sampled(cases(0.2, IN_MEMORY), 300));
     assert!(median < 0.025 && ninth < 0.08 && worst < 0.25, "{median} {ninth} {worst}: {case}");
 }
 
 #[test]
 fn times_of_exponential_service_are_as_played() {
-    let (median, ninth, worst, case) = errors(&sampled(cases(1.0), 300));
+    let (median, ninth, worst, case) = errors(&sampled(cases(1.0, IN_MEMORY), 300));
     assert!(median < 0.04 && ninth < 0.13 && worst < 0.45, "{median} {ninth} {worst}: {case}");
 }
 
 #[test]
+fn times_with_pages_from_disk_are_as_played() {
+    let (median, ninth, worst, case) = errors(&sampled(cases(0.2, 0.01..1.0), 300));
+    assert!(median < 0.035 && ninth < 0.11 && worst < 0.35, "{median} {ninth} {worst}: {case}");
+}
+
+#[test]
 fn processor_time_is_as_played() {
-    for case in sampled(cases(0.0), 60) {
+    for case in sampled(prop_oneof![cases(0.0, IN_MEMORY), cases(0.0, 0.01..1.0)], 60) {
         let (prediction, played) = case.run();
         let played: f64 = played.iter().flat_map(|phase| &phase.members_s).flatten().sum();
         let shards =
@@ -185,6 +205,7 @@ fn a_batch_waits_for_the_largest_of_its_parts() {
     let case = Case {
         keys: 100_000,
         ratio: 0.0,
+        page_ratio: 0.0,
         percent: vec![25.0; 4],
         costs,
         machine: machine(1.0),

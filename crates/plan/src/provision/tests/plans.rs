@@ -42,6 +42,7 @@ fn asked() -> Asked {
     let grid = Grid::new(
         vec![1, 2, 4],
         vec![1, 2],
+        vec![None],
         vec![0, 64 * MIB, 256 * MIB],
         vec![Reads::Primary, Reads::Nearest],
         vec![CacheAt::Worker],
@@ -145,7 +146,10 @@ fn a_neighbour_s_sentence_says_what_it_misses_or_costs() {
 
 #[test]
 fn a_cache_that_answers_nothing_is_not_advised_and_costs_time() {
-    let asked = Asked { hits: Box::new(Constant { keys: 200_000, ratio: 0.0 }), ..asked() };
+    let asked = Asked {
+        hits: Box::new(Constant { keys: 200_000, ratio: 0.0, page_ratio: 0.0 }),
+        ..asked()
+    };
     let plan = asked.plan(100_000.0);
     let of = |cache| plan.candidates.iter().find(|at| at.prediction.shape == shape(4, cache));
     let (without, with) = (of(0).expect("a shape"), of(64 * MIB).expect("a shape"));
@@ -173,8 +177,14 @@ fn replicas_count_for_time_only_if_they_are_read() {
 #[test]
 fn uneven_shards_are_found_where_they_are_the_cause() {
     let shares = Shares::even().with_percent(&[14.0, 14.0, 39.0, 33.0]).expect("shares");
-    let grid =
-        Grid::new(vec![1, 2, 4], vec![1], vec![0], vec![Reads::Primary], vec![CacheAt::Worker]);
+    let grid = Grid::new(
+        vec![1, 2, 4],
+        vec![1],
+        vec![None],
+        vec![0],
+        vec![Reads::Primary],
+        vec![CacheAt::Worker],
+    );
     let uneven = Asked { shares, grid: grid.expect("a grid"), ..asked() };
     let even = Asked { shares: Shares::even(), grid: uneven.grid.clone(), ..asked() };
     let four = |plan: &Plan| {

@@ -3,7 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::{costs, machine, shape};
+use super::{InMemory, costs, machine, shape};
 use crate::provision::queueing::simulator::{Step, simulate};
 use crate::provision::{Costs, Errors, Recorded, RecordedPhase, Shares};
 
@@ -25,7 +25,7 @@ fn played(
         let mut parts = vec![0.0; shards];
         (0..keys).for_each(|_| parts[rng.random_range(0..shards)] += 1.0);
         let asked = parts.iter().enumerate().filter(|(_, keys)| **keys > 0.0);
-        let fork = asked.map(|(shard, keys)| (1 + shard, factor * costs.shard.of(1.0, *keys)));
+        let fork = asked.map(|(shard, keys)| (1 + shard, factor * costs.shard.of(1.0, *keys), 0.0));
         let fork = Step::Fork(fork.collect());
         let mut steps = vec![Step::Delay(trips_s), Step::Visit(0, router_s), fork];
         if number + u64::from(at_once) < requests {
@@ -49,7 +49,14 @@ fn recorded(phases: Vec<RecordedPhase>, pauses_s: f64) -> Recorded {
 
 fn predicted_s(of: &Recorded, costs: &Costs, factor: f64, shards: u32) -> f64 {
     let (errors, shares) = (Errors::default(), Shares::even());
-    let told = of.predict(costs, (Some(factor), &errors), &machine(1.0), shape(shards, 0), &shares);
+    let told = of.predict(
+        costs,
+        (Some(factor), &errors),
+        &machine(1.0),
+        shape(shards, 0),
+        &shares,
+        &InMemory,
+    );
     assert!((told.interval_s[0]..=told.interval_s[1]).contains(&told.job_s), "{told:?}");
     told.job_s
 }
@@ -71,7 +78,7 @@ fn many_at_once_are_as_fast_on_more_shards_as_when_they_are_played_there() {
     let of = |shards| played((6_000, 40), 24, 0.5e-3, shards, 1.7);
     let job = recorded(vec![of(1)], 0.3);
     let shares = Shares::even();
-    let factor = job.cost_factor(&costs(), &machine(1.0), shape(1, 0), &shares);
+    let factor = job.cost_factor(&costs(), &machine(1.0), shape(1, 0), &shares, &InMemory);
     assert!((1.5..1.9).contains(&factor), "{factor}");
     let again_s = predicted_s(&job, &costs(), factor, 1);
     assert!((again_s - job.job_s()).abs() < 0.01 * job.job_s(), "{again_s} of {}", job.job_s());
@@ -93,7 +100,8 @@ fn the_interval_is_that_of_the_servers_part() {
     let job = recorded(vec![played((500, 1), 1, 1e-3, 1, 1.0)], 0.0);
     let shares = Shares::even();
     let width = |errors: Errors| {
-        let told = job.predict(&costs(), (None, &errors), &machine(1.0), shape(1, 0), &shares);
+        let told =
+            job.predict(&costs(), (None, &errors), &machine(1.0), shape(1, 0), &shares, &InMemory);
         assert!(told.interval_s[0] >= job.own_s());
         told.interval_s[1] / told.interval_s[0]
     };

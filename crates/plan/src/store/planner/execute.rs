@@ -70,6 +70,8 @@ struct Running<K, C, U> {
     /// clock.
     open: Vec<(Operator<K>, u64)>,
     done: Vec<Operator<K>>,
+    /// The time that the executed operators took together, in µs.
+    took_us: f64,
     /// The first failure, and whether the operators ahead are not executed because of one.
     failure: Option<String>,
     is_stopped: bool,
@@ -87,6 +89,8 @@ pub(super) struct Ended<K, C, U> {
     pub before: Layout<K>,
     /// Operators of the plan that were executed, and not rolled back.
     pub done: Vec<Operator<K>>,
+    /// The time that all operators of the plan took together, in µs; `None` if not all were executed.
+    pub took_us: Option<f64>,
     /// Why the rest of the plan was not executed; `None` if all operators were.
     pub failure: Option<String>,
 }
@@ -164,6 +168,7 @@ impl<K: Key, C, U> Execution<K, C, U> {
             design: layout.clone(),
             open: Vec::new(),
             done: Vec::new(),
+            took_us: 0.0,
             failure: None,
             is_stopped: false,
             is_large: operators.len() > LARGE_ABOVE,
@@ -248,7 +253,8 @@ impl<K: Key, C, U> Execution<K, C, U> {
         let at = plan.open.iter().position(|(open, _)| open == operator);
         let (operator, since_ms) = plan.open.remove(at.expect("an operator ends that was begun"));
         match outcome {
-            Outcome::Done(_) => {
+            Outcome::Done(us) => {
+                plan.took_us += us;
                 let before = plan.design.clone();
                 _ = plan.design.apply(&operator);
                 plan.done.push(operator);
@@ -283,8 +289,9 @@ impl<K: Key, C, U> Execution<K, C, U> {
             }
             None => plan.done,
         };
-        let Running { purpose, before, failure, .. } = plan;
-        Next::Ended(Box::new(Ended { purpose, before, done, failure }))
+        let Running { purpose, before, failure, took_us, failed, .. } = plan;
+        let took_us = (failure.is_none() && failed == 0).then_some(took_us);
+        Next::Ended(Box::new(Ended { purpose, before, done, took_us, failure }))
     }
 
     /// Forgets operators whose outcome is known by now. Returns the removal of a replica that an unfinished plan left

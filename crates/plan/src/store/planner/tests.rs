@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rand::Rng;
 
 use super::*;
+use crate::store::considered::Estimate;
 use crate::store::decide::HoldCheck;
 use crate::store::layout::Partition;
 use crate::store::price::Situation;
@@ -44,8 +45,10 @@ impl Strategy<&'static str> for Scripted {
             work_us: (40.0, 40.0),
             takes_back: None,
             realized: 1.0,
-            latency_ratio: 1.0,
-            latency_ratio_error: 0.0,
+            latency_ratio: Estimate::exact(1.0),
+            operators_us: 0.0,
+            operators_expected_us: Estimate::exact(0.0),
+            operators_took_us: None,
             benefit_us: 3_000.0,
             cost_us: 100.0,
             rejected: None,

@@ -3,7 +3,7 @@
 use rand::Rng;
 
 use super::{Strategy, adr, clay};
-use crate::store::considered::{Considered, Hold, Rejected};
+use crate::store::considered::{Considered, Estimate, Hold, Rejected};
 use crate::store::decide::{Decided, HoldCheck};
 use crate::store::layout::{Key, Layout, Operator, Site};
 use crate::store::parameters::Parameters;
@@ -86,8 +86,10 @@ fn unpriced<K: Key>(
             work_us: (0.0, 0.0),
             takes_back: None,
             realized: 1.0,
-            latency_ratio: 1.0,
-            latency_ratio_error: 0.0,
+            latency_ratio: Estimate::exact(1.0),
+            operators_us: 0.0,
+            operators_expected_us: Estimate::exact(0.0),
+            operators_took_us: None,
             benefit_us: 0.0,
             cost_us: 0.0,
             rejected: why.map(Rejected::OnHold),

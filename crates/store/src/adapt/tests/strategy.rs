@@ -1,6 +1,6 @@
 //! A strategy of its own decides: its plans are carried out, held back, measured and told as those of any other.
 
-use imago_plan::store::considered::{Considered, Hold, Rejected};
+use imago_plan::store::considered::{Considered, Estimate, Hold, Rejected};
 use imago_plan::store::decide::{Decided, HoldCheck};
 use imago_plan::store::layout::{self, Layout, Operator};
 use imago_plan::store::parameters::Parameters;
@@ -52,8 +52,10 @@ impl Strategy<Key> for AllAt {
                 work_us: (is.work_us, is.work_us),
                 takes_back: None,
                 realized: 1.0,
-                latency_ratio: 1.0,
-                latency_ratio_error: 0.0,
+                latency_ratio: Estimate::exact(1.0),
+                operators_us: 0.0,
+                operators_expected_us: Estimate::exact(0.0),
+                operators_took_us: None,
                 benefit_us: 1.0,
                 cost_us: 0.0,
                 rejected: why.map(Rejected::OnHold),
