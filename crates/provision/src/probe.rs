@@ -250,6 +250,7 @@ mod tests {
             assert!(cost.of(1.0, 100.0) > 0.0);
         }
         assert!(costs.entry_bytes > 0.0 && costs.server_bytes > 1e6);
+        assert!(costs.page.processor_s > 0.0 && probe.page_bytes() > 4_096.0);
     }
 
     #[test]
