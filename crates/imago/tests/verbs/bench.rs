@@ -77,8 +77,8 @@ fn predictions_are_counted_beside_what_came() {
         all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
     };
     // Copies of a few MB are too short for a prediction of their end.
-    assert_eq!((&of("bytes")["realized"], &of("bytes")["inside"]), (&json!(6), &json!(6)));
-    assert_eq!(of("index_s")["realized"], 6, "{report}");
+    assert_eq!((&of("bytes")["realized"], &of("bytes")["inside"]), (&json!(9), &json!(9)));
+    assert_eq!(of("index_s")["realized"], 9, "{report}");
     let plans = report["plans"].as_u64().unwrap();
     assert!(plans == 0 || of("operators_us")["predicted"] == plans, "{report}");
     assert_eq!(of("reshard_s")["realized"], 3, "{report}");

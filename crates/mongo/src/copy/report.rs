@@ -131,14 +131,15 @@ impl CopyJob<'_> {
         if !is_copied {
             self.progress.copied_for = self.progress.began.elapsed();
         }
-        let phases = (is_copied, self.state.is_indexed);
-        let left = self.progress.left_s(done.1, phases, progress.behind_ms);
-        let left = left.map(|left| left.widened(self.progress.widening));
-        self.predict_end(done.1, left);
+        // A copy that may be cut over has no end that it could predict: not even in its first report of that.
         let is_copy = self.run.record().kind == KIND;
         if is_copied && self.state.is_indexed && is_copy && progress.behind_ms <= CAUGHT_UP_MS {
             self.realize_end();
         }
+        let phases = (is_copied, self.state.is_indexed);
+        let left = self.progress.left_s(done.1, phases, progress.behind_ms);
+        let left = left.map(|left| left.widened(self.progress.widening));
+        self.predict_end(done.1, left);
         let mut obstacles = Vec::new();
         if !is_copied {
             obstacles.push("the bulk is not copied yet".to_owned());
