@@ -2,15 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use imago_plan::provision::reuse::pages::{PageReads, Stored};
+use imago_plan::provision::reuse::pages::{PageReads, Stored, USED};
 use imago_plan::provision::reuse::{Curve, Start};
 use imago_plan::provision::{Costs, Grid, Hits, Shape};
 
 use super::{Origin, Settings};
 use crate::trace::Trace;
-
-/// Share (0..1) of a storage cache that WiredTiger fills before it evicts.
-const USED: f64 = 0.8;
 
 /// Returns the sizes of storage caches that are compared: those that the settings give; else that of the probe, twice and four
 /// times as much, if the collection exceeds it on the fewest shards; else as much as the documents and indexes take.

@@ -23,7 +23,7 @@ use super::{Curve, Reference, Sampling, Start, exact, sampled};
 use crate::provision::shape::Shape;
 
 /// Share (0..1) of a storage cache that WiredTiger fills before it evicts (`eviction_target`).
-const USED: f64 = 0.8;
+pub const USED: f64 = 0.8;
 /// Number of reads up to which stack distances are exact; of more reads, the pages are sampled.
 const EXACT_MAX: usize = 1_000_000;
 /// Seed of the choice of members.
