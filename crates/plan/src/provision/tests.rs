@@ -20,7 +20,8 @@ impl Hits for InMemory {
     }
 }
 
-/// A cache that has this share of each phase's keys, whatever its size; for this share of the others a shard reads a page.
+/// A cache of any size that answers the share `ratio` of each phase's keys. Shards read a page from disk for the share
+/// `page_ratio` of the other keys.
 struct Constant {
     keys: u64,
     ratio: f64,
