@@ -7,7 +7,7 @@
 //! operations served meanwhile. A [`schedule`] has the times to change and the configurations to change to, so that
 //! most operations are served in all (Eqs. 5–8); [`genetic`] searches for one as the paper does, and [`baselines`] are
 //! the methods that it is compared with. A [`planner`] follows the time, with a live cluster or in a [`replay`] of a
-//! past trace; [`judge`] assesses the effect of a change. The number of nodes that may be down at once is computed by
+//! past trace; [`judge`] assesses the effect of a change, and [`switchback`] that of two configurations which take turns. The number of nodes that may be down at once is computed by
 //! [`availability`] (§4.5); the order in which masters and replicas are restarted, by [`succession`]; the time to wait
 //! for a reply, by [`adaptive_timeout`]; the configuration that holds a job's data, by [`capacity`] (§5).
 
@@ -32,5 +32,6 @@ pub mod search;
 pub mod space;
 pub mod succession;
 pub mod surrogate;
+pub mod switchback;
 pub mod throughput;
 pub mod workload;

@@ -1,5 +1,6 @@
 //! Apache Cassandra: connections to its nodes, its settings and statistics, and changes of its configuration.
 
+pub mod background;
 pub mod compaction;
 pub mod connection;
 pub mod costs;

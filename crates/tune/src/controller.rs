@@ -2,7 +2,8 @@
 //! and reverts the change if the cluster performs worse (SOPHIA, §3.1).
 //!
 //! An interval has several samples. A change is judged by the samples before and after it, once throughput has stopped
-//! rising; no other change begins earlier. Every decision is persisted in the cluster, with its reasons, and each
+//! rising; no other change begins earlier. A live change is judged by turns: both configurations serve alternately for some
+//! minutes. Every decision is persisted in the cluster, with its reasons, and each
 //! observed interval is appended to a file, the trace: a restarted controller resumes from both.
 //!
 //! Invariants:
@@ -19,6 +20,7 @@ mod outcome;
 mod request;
 mod samples;
 mod trial;
+mod turns;
 
 use std::time::Duration;
 
@@ -72,15 +74,25 @@ enum Phase<'a> {
     Unknown(Option<Change>),
 }
 
-/// A roll in progress, and the samples to judge its change by.
+/// A roll in progress.
 struct Rolling<'a> {
     change: Change,
-    /// True if the roll reverts an earlier change.
-    is_undoing: bool,
-    before: Vec<Window>,
-    /// True if the load was low when the roll started.
-    is_quiet: bool,
+    purpose: Purpose,
     rolled: LocalBoxFuture<'a, Result<Rolled>>,
+}
+
+/// The purpose of a roll.
+enum Purpose {
+    /// It makes a change, which is judged by the samples before it.
+    Change {
+        before: Vec<Window>,
+        /// True if the load was low when the roll started.
+        is_quiet: bool,
+    },
+    /// It reverts an earlier change.
+    Undo,
+    /// It gives the turn to the other configuration of a change that is judged.
+    Turn(Box<Trial>),
 }
 
 /// The control loop of one cluster, and its state.
@@ -309,6 +321,7 @@ impl<'a, C: Cluster> Controller<'a, C> {
             };
             trial.add(window, is_quiet);
             self.judge().await?;
+            self.take_turn().await?;
         }
         let now_s = interval_of(self.request, now_s());
         let Some((first_s, counted)) = self.samples.end_interval(now_s, window) else {
@@ -439,12 +452,20 @@ impl<'a, C: Cluster> Controller<'a, C> {
             self.limits.made.push(now_s());
             self.summary.changes += 1;
         }
+        let purpose = if is_undoing { Purpose::Undo } else { Purpose::Change { before, is_quiet } };
+        self.roll(change, purpose);
+        Ok(())
+    }
+
+    /// Starts a roll.
+    fn roll(&mut self, change: Change, purpose: Purpose) {
         let numbers = (self.number(&change.from), self.number(&change.to));
+        // Neither a reversion nor a turn has to prove that it is better.
+        let is_undoing = !matches!(purpose, Purpose::Change { .. });
         let (process, events, cancel) = (self.process, self.events, self.rolls.clone());
         let rolled = self.cluster.change(numbers, is_undoing, process, events, cancel);
         let rolled: LocalBoxFuture<'a, Result<Rolled>> = Box::pin(rolled);
-        self.phase = Phase::Rolling(Rolling { change, is_undoing, before, is_quiet, rolled });
-        Ok(())
+        self.phase = Phase::Rolling(Rolling { change, purpose, rolled });
     }
 }
 

@@ -14,10 +14,19 @@ use imago_plan::tune::workload::Mix;
 use crate::error::{Error, Result};
 use crate::table::{RECORDS, Table};
 
-/// Names of the optional columns: the round of a measurement, its duration of warming up, the spread and the resource
-/// consumption, and the properties of the records.
-pub const SAMPLED: [&str; 7] =
-    ["round", "warm_s", "spread", "memory_bytes", "cpu_us", RECORDS[0], RECORDS[1]];
+/// Names of the optional columns: the round of a measurement, its duration of warming up, the spread, the resource
+/// consumption and the time to a reply, and the properties of the records.
+pub const SAMPLED: [&str; 9] = [
+    "round",
+    "warm_s",
+    "spread",
+    "memory_bytes",
+    "cpu_us",
+    "median_us",
+    "p99_us",
+    RECORDS[0],
+    RECORDS[1],
+];
 
 /// A file of measurements that is part of Imago's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Redis: connections to its servers, its settings and statistics, and changes of its configuration.
 
+pub mod background;
 pub mod connection;
 pub mod decisions;
 pub mod fit;

@@ -38,6 +38,14 @@ pub fn transitions<D: Settings>(
     all.iter().map(row).collect()
 }
 
+/// Returns true if all differences between two configurations are live settings.
+///
+/// # Errors
+/// Fails if a setting is unknown.
+pub fn is_live<D: Settings>(from: &Configuration, to: &Configuration) -> Result<bool> {
+    class::<D>(from, to).map(|class| class == CostClass::Live)
+}
+
 /// Returns the most expensive cost class among the differences between two configurations.
 fn class<D: Settings>(from: &Configuration, to: &Configuration) -> Result<CostClass> {
     let table = match (&from.compaction, &to.compaction) {

@@ -1,6 +1,7 @@
 //! `imago tune`: when a database's configuration should change, and to what.
 
 mod cluster;
+mod compare;
 mod database;
 mod decisions;
 mod design;
@@ -8,6 +9,7 @@ mod fit;
 mod import;
 mod jobs;
 mod knobs;
+mod measured;
 mod observe;
 mod plan;
 mod roll;
@@ -41,6 +43,8 @@ enum Action {
     Design(design::Args),
     /// Measure what each configuration of a real Cassandra or Redis serves of each mix.
     Sample(sample::Args),
+    /// Compare two configurations of a real Cassandra or Redis that take turns under one load.
+    Compare(compare::Args),
     /// Rank settings by measurements, and predict the best configuration for each mix.
     Search(search::Args),
     /// Estimate from a sample of a Redis server's keys what other thresholds would save and cost;
@@ -80,6 +84,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         Action::Import(args) => import::run(args, context).await,
         Action::Design(args) => design::run(&args, context).await,
         Action::Sample(args) => sample::run(args, context).await,
+        Action::Compare(args) => compare::run(args, context).await,
         Action::Search(args) => search::run(&args, context).await,
         Action::Fit(args) => Box::pin(fit::run(args, context)).await,
         Action::Run(args) => run::run(*args, context).await,

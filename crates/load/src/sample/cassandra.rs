@@ -2,9 +2,11 @@
 //! each configuration, so the rows need not be written again.
 
 use imago_job::reporter::Events;
+use imago_tune::cassandra::background::BackgroundWork;
 use imago_tune::cassandra::roll::{Roller, Spec};
-use imago_tune::cassandra::{ClusterFile, Consistency};
+use imago_tune::cassandra::{Cassandra, ClusterFile, Consistency};
 use imago_tune::cluster::{Error, Result};
+use imago_tune::transition_costs;
 use imago_workload::history::IdForm;
 
 use super::{Caller, Request, ResourceUsage, Sampled};
@@ -12,17 +14,24 @@ use crate::Schema;
 use crate::cassandra::{CassandraTarget, count_rows, preload};
 
 /// The Cassandra table under whose load the configurations are measured.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Table {
-    /// Cluster file: how the nodes are reached and restarted.
-    pub file: ClusterFile,
+    file: ClusterFile,
     /// Names of the keyspace and of the table in it.
-    pub name: (String, String),
-    /// The consistency level of all operations of the load.
-    pub consistency: Consistency,
+    name: (String, String),
+    consistency: Consistency,
+    background: BackgroundWork,
 }
 
 impl Table {
+    /// Returns the table of this keyspace and name in the cluster of the file; `consistency` is the level of all operations of
+    /// the load.
+    #[must_use]
+    pub fn new(file: ClusterFile, name: (String, String), consistency: Consistency) -> Self {
+        let background = BackgroundWork::new(file.clone());
+        Self { file, name, consistency, background }
+    }
+
     fn label(&self) -> String {
         format!("{}.{}", self.name.0, self.name.1)
     }
@@ -55,7 +64,30 @@ impl Sampled for Table {
         }
         let roller = Roller::connect(self.file.clone(), spec).await?;
         let events = Events::default();
-        Box::pin(roller.begin(caller.process, &events, caller.cancel.clone())).await.map(drop)
+        let rolled = Box::pin(roller.begin(caller.process, &events, caller.cancel.clone())).await;
+        self.background.forget();
+        rolled.map(drop)
+    }
+
+    fn is_live(&self, request: &Request) -> Result<bool> {
+        let first = &request.configurations[0];
+        let live = |one| transition_costs::is_live::<Cassandra>(first, one);
+        Ok(request
+            .configurations
+            .iter()
+            .map(live)
+            .collect::<Result<Vec<_>>>()?
+            .iter()
+            .all(|is| *is))
+    }
+
+    async fn switch(
+        &mut self,
+        request: &Request,
+        number: usize,
+        caller: &Caller<'_>,
+    ) -> Result<()> {
+        self.roll(request, number, caller).await
     }
 
     async fn target(&self, request: &Request) -> Result<CassandraTarget> {
@@ -66,5 +98,12 @@ impl Sampled for Table {
 
     async fn used(&self) -> Result<Option<ResourceUsage>> {
         Ok(None)
+    }
+
+    async fn background(&mut self, counts_data: bool) -> Result<Option<String>> {
+        if counts_data && let Some(what) = self.background.data_tasks().await? {
+            return Ok(Some(what));
+        }
+        self.background.compilation().await
     }
 }

@@ -14,8 +14,7 @@ use imago_workload::mix::Mix;
 use super::Sample;
 
 /// The columns that every file of measurements has, as its first line.
-const COLUMNS: &str =
-    "configuration,operations_s,reads,updates,inserts,scans,round,warm_s,spread,record_bytes";
+const COLUMNS: &str = "configuration,operations_s,reads,updates,inserts,scans,round,warm_s,spread,record_bytes,median_us,p99_us";
 /// The columns that follow [`COLUMNS`] for a database that reports its memory and CPU use.
 const USED: &str = ",memory_bytes,cpu_us";
 
@@ -59,9 +58,10 @@ pub(super) fn read(path: &Path, tells_use: bool, record_bytes: u32) -> Result<Ve
     let columns = columns(tells_use);
     let mut lines = text.lines();
     match lines.next() {
-        Some(first) if first == columns.replace(",record_bytes", "") => {
+        Some(first) if first == columns.replace(",median_us,p99_us", "") => {
             return Err(Error::Usage(format!(
-                "{}: an earlier version made it, and it does not tell the size of records (record_bytes): name another --out",
+                "{}: an earlier version made it, and it does not tell the time to a reply (median_us, p99_us): name another \
+                 --out",
                 path.display()
             )));
         }
@@ -104,8 +104,11 @@ pub(super) fn write(path: &Path, sample: &Sample, mix: &Mix, tells_use: bool) ->
         let memory = sample.memory_bytes.map_or_else(String::new, |bytes| bytes.to_string());
         let cpu = sample.cpu_us.map_or_else(String::new, |of| format!("{of:.2}"));
         let used = if tells_use { format!(",{memory},{cpu}") } else { String::new() };
+        let [median, p99] = [sample.median_us, sample.p99_us]
+            .map(|us| us.map_or_else(String::new, |us| format!("{us:.0}")));
         let line = format!(
-            "{head}{configuration},{operations_s:.1},{counts},{round},{warm_s:.1},{spread:.3},{record_bytes}{used}\n"
+            "{head}{configuration},{operations_s:.1},{counts},{round},{warm_s:.1},{spread:.3},{record_bytes},{median},{p99}\
+             {used}\n"
         );
         file.write_all(line.as_bytes())?;
         file.sync_all()
@@ -130,7 +133,9 @@ mod tests {
             operations_s: 4_711.25,
             spread: 0.043,
             warm_s: 35.0,
-            is_warm: true,
+            not_warm: None,
+            median_us: Some(812.4),
+            p99_us: Some(9_120.0),
             record_bytes: 1_000,
             memory_bytes: used.map(|used| used.0),
             cpu_us: used.map(|used| used.1),
@@ -159,6 +164,7 @@ mod tests {
                 (2, names.map(String::from).into())
             );
             let text = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(text.matches(",812,9120").count(), 2, "{text}");
             assert_eq!(text.matches(",50331648,7.13\n").count(), if tells_use { 2 } else { 0 });
         }
     }
@@ -167,7 +173,7 @@ mod tests {
     fn a_line_that_was_cut_off_is_measured_anew() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("here.csv");
-        let whole = format!("{COLUMNS}\nT8,1702.2,1,93,6,0,0,24.0,0.335,1000\n");
+        let whole = format!("{COLUMNS}\nT8,1702.2,1,93,6,0,0,24.0,0.335,1000,36012,98304\n");
         std::fs::write(&path, format!("{whole}T8,573.9,1,63")).unwrap();
         assert_eq!(read(&path, false, 1_000).unwrap().len(), 1);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), whole);
@@ -179,7 +185,7 @@ mod tests {
         let path = folder.path().join("trace.csv");
         for (text, tells_use) in [
             ("start,reads\n1490054400,9\n".to_owned(), false),
-            (COLUMNS.replace(",record_bytes", "") + "\nT8,9.0,1,0,0,0,0,3.0,0.1\n", false),
+            (COLUMNS.replace(",median_us,p99_us", "") + "\nT8,9.0,1,0,0,0,0,3.0,0.1\n", false),
             (format!("{COLUMNS}\nhalf a line\n"), false),
             (format!("{COLUMNS}\na,9.0,1,0,0,0,0,3.0\n"), false),
             (format!("{COLUMNS}\n"), true),

@@ -11,10 +11,10 @@ use std::time::Duration;
 use imago_job::reporter::Events;
 use imago_tune::cluster::{Error, Result};
 use imago_tune::configurations;
-use imago_tune::redis::ClusterFile;
 use imago_tune::redis::connection::{Node, line};
 use imago_tune::redis::replication::Replication;
 use imago_tune::redis::roll::{Roller, Spec};
+use imago_tune::redis::{ClusterFile, background, knobs};
 use imago_workload::history::IdForm;
 
 use super::{Caller, Request, ResourceUsage, Sampled};
@@ -77,10 +77,7 @@ impl Sampled for Records {
         }
         self.written = None;
         delete_records(&self.target(request).await?).await?;
-        if let Some(roller) = self.roller(request, number).await? {
-            let (events, cancel) = (Events::default(), caller.cancel.clone());
-            Box::pin(roller.begin(&self.path, caller.process, &events, cancel)).await?;
-        }
+        self.switch(request, number, caller).await?;
         (caller.say)(format!(
             "writing all {} records anew: a key keeps the encoding that it was written with",
             request.documents
@@ -88,6 +85,29 @@ impl Sampled for Records {
         preload(&self.target(request).await?, request.documents, |_| {}).await?;
         self.written = Some(number);
         Ok(())
+    }
+
+    fn is_live(&self, request: &Request) -> Result<bool> {
+        let first = &request.configurations[0];
+        let live = |one| knobs::is_live_for_stored_keys(first, one);
+        Ok(request
+            .configurations
+            .iter()
+            .map(live)
+            .collect::<Result<Vec<_>>>()?
+            .iter()
+            .all(|is| *is))
+    }
+
+    async fn switch(
+        &mut self,
+        request: &Request,
+        number: usize,
+        caller: &Caller<'_>,
+    ) -> Result<()> {
+        let Some(roller) = self.roller(request, number).await? else { return Ok(()) };
+        let (events, cancel) = (Events::default(), caller.cancel.clone());
+        Box::pin(roller.begin(&self.path, caller.process, &events, cancel)).await.map(drop)
     }
 
     async fn target(&self, request: &Request) -> Result<RedisTarget> {
@@ -116,6 +136,10 @@ impl Sampled for Records {
             }
         }
         Ok(Some(all))
+    }
+
+    async fn background(&mut self, _: bool) -> Result<Option<String>> {
+        background::work(&self.file).await
     }
 }
 

@@ -158,32 +158,41 @@ pub fn judge(
         let rates = rates(window.mix);
         rates[to] / rates[from].max(f64::MIN_POSITIVE) - 1.0
     });
-    let median = waits(before, after);
-    let slowest = multiple(before, after, |window| &window.slowest);
-    let most = |windows: &[Window]| windows.iter().filter_map(|one| one.memory).reduce(f64::max);
-    let memory = most(after);
-    let was_short = most(before).is_some_and(|share| share > bounds.memory);
-    let serves_less = realised.is_negative() && realised.mean < -bounds.loss;
-    // If reply times are not known, throughput alone decides.
-    let waits_longer = median.is_none_or(|multiple| multiple > 1.0);
-    let undo_reason = match () {
-        () if memory.is_some_and(|share| share > bounds.memory) && !was_short => {
-            Some(UndoReason::Memory)
-        }
-        () if serves_less && waits_longer => Some(UndoReason::Throughput),
-        () if slowest.is_some_and(|multiple| multiple > bounds.slowest) => {
-            Some(UndoReason::TailLatency)
-        }
-        () => None,
-    };
-    Some(Judgement {
-        predicted: predicted.sum::<f64>() / after.len() as f64,
-        realised,
-        median,
-        slowest,
-        memory,
-        undo_reason,
-    })
+    let predicted = predicted.sum::<f64>() / after.len() as f64;
+    let times = (waits(before, after), multiple(before, after, |window| &window.slowest));
+    Some(Judgement::new((predicted, realised), times, memory(before, after), bounds))
+}
+
+/// Returns the largest share of the memory in use before and after a change, from 0 to 1.
+pub(super) fn memory(before: &[Window], after: &[Window]) -> [Option<f64>; 2] {
+    [before, after].map(|windows| windows.iter().filter_map(|one| one.memory).reduce(f64::max))
+}
+
+impl Judgement {
+    /// Decides whether a change has to be undone by these effects: the predicted and the realised gain in throughput, the median
+    /// and the 99th percentile of the reply time as multiples of those before, and the memory in use before and after.
+    pub(super) fn new(
+        (predicted, realised): (f64, Estimate),
+        (median, slowest): (Option<f64>, Option<f64>),
+        [before, memory]: [Option<f64>; 2],
+        bounds: &Bounds,
+    ) -> Self {
+        let was_short = before.is_some_and(|share| share > bounds.memory);
+        let serves_less = realised.is_negative() && realised.mean < -bounds.loss;
+        // If reply times are not known, throughput alone decides.
+        let waits_longer = median.is_none_or(|multiple| multiple > 1.0);
+        let undo_reason = match () {
+            () if memory.is_some_and(|share| share > bounds.memory) && !was_short => {
+                Some(UndoReason::Memory)
+            }
+            () if serves_less && waits_longer => Some(UndoReason::Throughput),
+            () if slowest.is_some_and(|multiple| multiple > bounds.slowest) => {
+                Some(UndoReason::TailLatency)
+            }
+            () => None,
+        };
+        Self { predicted, realised, median, slowest, memory, undo_reason }
+    }
 }
 
 /// Returns the median reply time after a change, as a multiple of that before; `None` if it is not known.

@@ -18,6 +18,7 @@ use crate::cluster::observation::Observation;
 use crate::configurations::Configuration;
 use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
 use crate::controller::{self, Event, Request, Summary};
+use crate::transition_costs::is_live;
 
 /// A Cassandra cluster to tune, and the options of its rolls.
 #[derive(Clone, Debug)]
@@ -131,6 +132,10 @@ impl Cluster for TunedCluster {
         cancel: CancellationToken,
     ) -> Result<()> {
         roll::resume(self.file.clone(), roll, process, events, cancel).await.map(drop)
+    }
+
+    fn can_take_turns(&self, (from, to): (usize, usize)) -> Result<bool> {
+        is_live::<Cassandra>(&self.configurations[from], &self.configurations[to])
     }
 
     async fn present(&self) -> Result<Present> {

@@ -75,6 +75,10 @@ pub(crate) trait Cluster {
         cancel: CancellationToken,
     ) -> Result<()>;
 
+    /// Returns true if two configurations, given by their indices, can take turns while clients are served: a change of live
+    /// settings alone, which holds for data that exist already.
+    fn can_take_turns(&self, numbers: (usize, usize)) -> Result<bool>;
+
     /// Determines the configuration that the cluster has now; the error lists the differences from each candidate.
     async fn present(&self) -> Result<Present>;
 

@@ -151,6 +151,15 @@ pub enum Event {
         /// ID of the job of the roll that made the change.
         job: String,
     },
+    /// A configuration gets its turn, while a live change is judged.
+    Turn {
+        /// Name of the configuration.
+        configuration: String,
+        /// Number of the turn, from 1.
+        number: usize,
+        /// Number of all turns.
+        all: usize,
+    },
     /// A change from one configuration to another has failed after its start.
     Failed {
         /// The change that has failed.
@@ -236,6 +245,9 @@ impl fmt::Display for Event {
             }
             Self::Changed { change, elapsed_s, job, .. } => {
                 write!(f, "all nodes have {} after {elapsed_s:.0} s (job {job})", change.to)
+            }
+            Self::Turn { configuration, number, all } => {
+                write!(f, "{configuration} takes its turn ({number} of {all})")
             }
             Self::Failed { change, why } => {
                 write!(

@@ -3,13 +3,15 @@
 use imago_plan::tune::gain_interval::Gain;
 use imago_plan::tune::judge::{Bounds, Window};
 use imago_plan::tune::records::Records;
+use imago_plan::tune::switchback::Side;
 use imago_plan::tune::workload::Mix;
 
 use super::begin::Unjudged;
 use super::cluster::{Cluster, Rolled};
 use super::event::{Change, Event, Judged};
 use super::trial::Trial;
-use super::{BARRED_S, Controller, PASSING_S, Phase, QUIET_MAX_S, Rolling, now_s, sample_time};
+use super::{BARRED_S, Controller, PASSING_S, Phase, Purpose, QUIET_MAX_S, Rolling};
+use super::{now_s, sample_time};
 use crate::advice::RecordsReport;
 use crate::cluster::costs::learned;
 use crate::cluster::error::chain;
@@ -19,7 +21,7 @@ use crate::decisions::{DAYS_MAX, DecisionLog as _, Kind};
 impl<C: Cluster> Controller<'_, C> {
     /// Handles the end of the roll in progress, whose result is `rolled`: begins the judgement of its change.
     pub(super) async fn rolled(&mut self, rolled: Result<Rolled>) -> Result<()> {
-        let Phase::Rolling(Rolling { change, is_undoing, before, is_quiet, .. }) =
+        let Phase::Rolling(Rolling { change, purpose, .. }) =
             std::mem::replace(&mut self.phase, Phase::Watching)
         else {
             unreachable!("a roll ended");
@@ -28,23 +30,42 @@ impl<C: Cluster> Controller<'_, C> {
         self.tuner.forget_plan();
         self.last_reported.clear();
         let (from, to) = (self.number(&change.from), self.number(&change.to));
-        let outcome = match rolled {
-            Ok(outcome) => outcome,
-            Err(error) => {
+        let outcome = match (rolled, purpose) {
+            (Ok(outcome), purpose) => (outcome, purpose),
+            (Err(error @ Error::Precondition { .. }), Purpose::Turn(mut trial)) => {
+                let what = format!("{} does not take its turn: {}", change.to, chain(&error));
+                self.warn("turn", what, "the change is judged by what was seen until now");
+                trial.end_turns();
+                self.phase = Phase::Judging(*trial);
+                return self.judge().await;
+            }
+            (Err(error), purpose) => {
+                let is_undoing = !matches!(purpose, Purpose::Change { .. });
                 self.failed(change, is_undoing, &error).await;
                 return Ok(());
             }
         };
+        let (outcome, purpose) = outcome;
         self.node_times.extend(&outcome.node_times);
         self.tuner.set_costs(learned(self.costs, &self.node_times));
         self.tuner.changed(to);
-        self.limits.barred.remove(&(from, to));
-        if is_undoing {
-            self.summary.undone += 1;
-            self.limits.barred.insert((to, from), now_s() + BARRED_S);
-        } else {
-            let trial = self.trial(change.clone(), before, is_quiet, 0.0);
-            self.phase = Phase::Judging(trial);
+        let is_undoing = matches!(purpose, Purpose::Undo);
+        match purpose {
+            Purpose::Turn(mut trial) => {
+                trial.turned();
+                self.phase = Phase::Judging(*trial);
+                return Ok(());
+            }
+            Purpose::Undo => {
+                self.limits.barred.remove(&(from, to));
+                self.summary.undone += 1;
+                self.limits.barred.insert((to, from), now_s() + BARRED_S);
+            }
+            Purpose::Change { before, is_quiet } => {
+                self.limits.barred.remove(&(from, to));
+                let trial = self.trial(change.clone(), before, is_quiet, 0.0);
+                self.phase = Phase::Judging(self.with_turns(trial)?);
+            }
         }
         let Rolled { elapsed_s, job, .. } = outcome;
         let event = Event::Changed { change, is_undoing, elapsed_s, job };
@@ -66,6 +87,38 @@ impl<C: Cluster> Controller<'_, C> {
             0
         };
         Trial::new(change, before, self.request.judged_by, quiet_max, rewrites)
+    }
+
+    /// Returns the trial with turns, if its change is live and the load was not low when it was made.
+    fn with_turns(&self, trial: Trial) -> Result<Trial> {
+        let numbers = (self.number(&trial.change.from), self.number(&trial.change.to));
+        let can = self.request.takes_turns && self.cluster.can_take_turns(numbers)?;
+        Ok(if can { trial.with_turns(Side::drawn(&mut rand::rng())) } else { trial })
+    }
+
+    /// Gives the turn to the other configuration of the change that is judged, if it is time for that.
+    pub(super) async fn take_turn(&mut self) -> Result<()> {
+        let Phase::Judging(trial) = &self.phase else { return Ok(()) };
+        let Some((side, (number, all))) = trial.due() else { return Ok(()) };
+        if let Some(why) = self.blocked_by().await {
+            let what = format!("the configurations do not take turns: {why}");
+            self.warn_once("held", what, "the change is judged by what was seen until now");
+            if let Phase::Judging(trial) = &mut self.phase {
+                trial.end_turns();
+            }
+            return self.judge().await;
+        }
+        let Phase::Judging(trial) = std::mem::replace(&mut self.phase, Phase::Watching) else {
+            unreachable!("a change is judged");
+        };
+        let Change { from, to, .. } = trial.change.clone();
+        let change = match side {
+            Side::New => Change { from, to, predicted: 0.0 },
+            Side::Old => Change { from: to, to: from, predicted: 0.0 },
+        };
+        (self.say)(&Event::Turn { configuration: change.to.clone(), number: number + 1, all });
+        self.roll(change, Purpose::Turn(Box::new(trial)));
+        Ok(())
     }
 
     /// Resumes the judgement of a previous controller's change, if the cluster still has the configuration after the
@@ -197,7 +250,12 @@ impl<C: Cluster> Controller<'_, C> {
         if judged.worse.is_some() {
             self.limits.barred.insert((from, to), now_s() + BARRED_S);
             let back = Change { from: change.to, to: change.from, predicted: 0.0 };
-            self.undo(back).await?;
+            // The old configuration may have its turn.
+            if self.tuner.configuration() == from {
+                self.summary.undone += 1;
+            } else {
+                self.undo(back).await?;
+            }
         }
         Ok(())
     }

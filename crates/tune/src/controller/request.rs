@@ -41,6 +41,8 @@ pub struct Request {
     pub look_ahead: Option<usize>,
     /// Number of samples after a change that are required to judge it.
     pub judged_by: usize,
+    /// True if both configurations of a live change take turns while it is judged.
+    pub takes_turns: bool,
     /// Maximum loss of throughput, rise of latency, and use of memory, beyond which a change is reverted.
     pub bounds: Bounds,
     /// Assumed durations and lost capacity of changes, until past rolls have shown their durations.
@@ -73,6 +75,7 @@ impl Request {
             forecast: None,
             look_ahead: None,
             judged_by: 12,
+            takes_turns: true,
             bounds: Bounds::default(),
             costs,
             duration: None,

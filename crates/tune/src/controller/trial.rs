@@ -1,12 +1,14 @@
 //! The judgement of a change by the samples before and after it.
 
-use imago_plan::tune::judge::{Bounds, Judgement, WINDOWS_MIN, Window, judge, waits};
+use imago_plan::tune::judge::{Bounds, Judgement, UndoReason, WINDOWS_MIN, Window, judge, waits};
 use imago_plan::tune::planner::Rates;
 use imago_plan::tune::sampling::is_warm;
+use imago_plan::tune::switchback::{self, Side};
 use imago_plan::tune::workload::{KINDS, Mix};
 use serde::{Deserialize, Serialize};
 
 use super::event::Change;
+use super::turns::Turns;
 
 /// Maximum number of samples skipped after a change while throughput rises: a JVM compiles, caches fill.
 const WARM_MAX: usize = 12;
@@ -75,6 +77,10 @@ pub(super) struct Trial {
     rewrites: usize,
     /// True if time passed between the samples before and those after the change, so that the load may differ.
     is_late: bool,
+    /// The turns of both configurations; None for a change that is judged by the samples before and after it alone.
+    turns: Option<Turns>,
+    /// The configuration that the cluster has now.
+    present: Side,
 }
 
 impl Trial {
@@ -99,7 +105,39 @@ impl Trial {
             quiet: 0,
             rewrites,
             is_late: false,
+            turns: None,
+            present: Side::New,
         }
+    }
+
+    /// Returns the same judgement by turns, if there are enough samples from before and the change was not made under low load;
+    /// `middle` is the configuration with which the block in the middle begins.
+    pub(super) fn with_turns(self, middle: Side) -> Self {
+        let is_quiet = self.quiet_max.is_some();
+        let turns = (!is_quiet).then(|| Turns::new(&self.before, self.judged_by, middle)).flatten();
+        Self { turns, ..self }
+    }
+
+    /// Returns the configuration whose turn it is if the cluster does not have it, with the numbers of complete turns and of all;
+    /// None if the present configuration goes on.
+    pub(super) fn due(&self) -> Option<(Side, (usize, usize))> {
+        let turns = self.turns.as_ref()?;
+        let side = turns.side().filter(|side| *side != self.present)?;
+        Some((side, turns.progress()))
+    }
+
+    /// Handles the end of the roll that gave the turn to the other configuration.
+    pub(super) fn turned(&mut self) {
+        self.present = self.present.other();
+        if let Some(turns) = &mut self.turns {
+            turns.changed();
+        }
+    }
+
+    /// Has the present configuration stay: the change is judged by the samples until now.
+    pub(super) fn end_turns(&mut self) {
+        self.turns = None;
+        self.samples = usize::MAX;
     }
 
     /// Returns the same judgement, marked as started late: the load may have changed since the samples before the
@@ -120,14 +158,37 @@ impl Trial {
             self.quiet += 1;
             return;
         }
-        self.samples += 1;
+        self.samples = self.samples.saturating_add(1);
         let Some(window) = window else { return };
         if !self.is_warm {
             self.rising.push(window.rate_s);
             self.is_warm = is_warm(&self.rising) || self.rising.len() >= WARM_MAX;
             return;
         }
-        self.after.push(window);
+        if self.present == Side::New {
+            self.after.push(window);
+        }
+        if let Some(turns) = &mut self.turns {
+            turns.add(window);
+        }
+    }
+
+    /// Judges a change by its turns: None while more of them are awaited. A change that has the slowest replies take too long,
+    /// or memory run short, is not tried for longer.
+    fn judged_by_turns(
+        &self,
+        turns: &Turns,
+        rates: &Rates<'_>,
+        numbers: (usize, usize),
+        bounds: &Bounds,
+    ) -> Option<Judgement> {
+        if turns.side().is_none() {
+            return switchback::judged(&turns.blocks(), rates, numbers, bounds);
+        }
+        let until_now = judge(&self.before, &self.after, rates, numbers, bounds)?;
+        let is_harmful =
+            matches!(until_now.undo_reason, Some(UndoReason::TailLatency | UndoReason::Memory));
+        is_harmful.then_some(until_now)
     }
 
     /// Judges the change. Returns None while more samples after it are awaited, and `Some(None)` if there are too few
@@ -140,6 +201,9 @@ impl Trial {
     ) -> Option<Option<Judgement>> {
         let is_waited_for = self.samples < WARM_MAX + SAMPLES_MAX * self.judged_by
             && self.quiet_max.is_none_or(|most| self.quiet < most);
+        if let Some(turns) = self.turns.as_ref().filter(|_| is_waited_for) {
+            return self.judged_by_turns(turns, rates, numbers, bounds).map(Some);
+        }
         if self.after.len() < self.judged_by && is_waited_for {
             return None;
         }
@@ -194,6 +258,58 @@ mod tests {
         }
         let judged = judged(&trial).expect("enough was seen").expect("and before");
         assert!((judged.realised.mean - 0.1).abs() < 1e-9, "{judged:?}");
+    }
+
+    #[test]
+    fn a_live_change_is_judged_by_turns_while_the_load_grows() {
+        let judged = |trial: &Trial| trial.judged(&rates, (0, 1), &Bounds::default());
+        // Clients ask for one percent more with each sample; the change gains a tenth.
+        let mut growth = 1.0;
+        let mut serve = |side: Side| {
+            growth *= 1.01;
+            let gain = if side == Side::New { 1.1 } else { 1.0 };
+            window(9_000.0 * growth * gain)
+        };
+        let before: Vec<Window> = (0..6).map(|_| serve(Side::Old)).collect();
+        let mut trial = Trial { before, ..trial(0) }.with_turns(Side::New);
+        let mut turned = 0;
+        let judgement = loop {
+            let window = serve(trial.present);
+            trial.add(Some(window), false);
+            if let Some(judgement) = judged(&trial) {
+                break judgement.unwrap();
+            }
+            if let Some((side, _)) = trial.due() {
+                assert_ne!(side, trial.present);
+                trial.turned();
+                turned += 1;
+            }
+            assert!(turned < 20, "it ends");
+        };
+        assert!((judgement.realised.mean - 0.1).abs() < 0.005, "{judgement:?}");
+        assert_eq!((judgement.undo_reason, trial.present), (None, Side::New));
+    }
+
+    #[test]
+    fn turns_end_early_if_the_change_harms_or_it_may_not_go_on() {
+        let judged = |trial: &Trial| trial.judged(&rates, (0, 1), &Bounds::default());
+        let times = [Some(40.0), None, None, None];
+        let slow = Window { slowest: times, ..window(9_000.0) };
+        let mut harmful = trial(6).with_turns(Side::Old);
+        (0..6).for_each(|_| harmful.add(Some(slow), false));
+        let reason = judged(&harmful).unwrap().unwrap().undo_reason;
+        assert_eq!(reason, Some(UndoReason::TailLatency));
+
+        let mut held = trial(6).with_turns(Side::Old);
+        (0..8).for_each(|_| held.add(Some(window(9_900.0)), false));
+        assert_eq!(judged(&held), None);
+        held.end_turns();
+        assert!((judged(&held).unwrap().unwrap().realised.mean - 0.1).abs() < 1e-9);
+        // Clients who ask for nothing are not waited for without end.
+        let mut idle = trial(6).with_turns(Side::Old);
+        (0..60).for_each(|_| idle.add(None, false));
+        assert_eq!(judged(&idle), Some(None));
+        assert!(trial(1).with_turns(Side::Old).turns.is_none(), "too little from before");
     }
 
     #[test]

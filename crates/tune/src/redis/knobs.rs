@@ -7,8 +7,11 @@
 
 use imago_plan::tune::roll::CostClass;
 
+use super::Redis;
 use crate::cluster::values::{Value, Values};
 use crate::cluster::{Error, Result, Setting};
+use crate::configurations::{Configuration, differences};
+use crate::transition_costs::is_live;
 
 /// How a change of a Redis setting is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,21 @@ const fn restart(
     about: &'static str,
 ) -> Knob {
     Knob { name, default, values, class: Class::Restart, about }
+}
+
+/// Returns true if a change of this setting holds only for keys that are written after it, or may evict keys.
+fn needs_rewritten_keys(name: &str) -> bool {
+    let of_encoding = ["hash-max-", "zset-max-", "list-", "set-max-", "stream-node-", "hll-"];
+    of_encoding.iter().any(|prefix| name.starts_with(prefix)) || name.starts_with("maxmemory")
+}
+
+/// Returns true if all differences between two configurations are live settings that hold for keys which exist already.
+///
+/// # Errors
+/// Fails if a setting is unknown.
+pub fn is_live_for_stored_keys(from: &Configuration, to: &Configuration) -> Result<bool> {
+    let differ = differences::<Redis>(from, to)?;
+    Ok(is_live::<Redis>(from, to)? && !differ.iter().any(|name| needs_rewritten_keys(name)))
 }
 
 /// All settings of Redis that tuning may change.

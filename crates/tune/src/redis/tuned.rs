@@ -15,7 +15,7 @@ use super::connection::Node;
 use super::decisions::RedisDecisions;
 use super::observe::Observer;
 use super::roll::{self, Roller, Spec};
-use super::{ClusterFile, Redis};
+use super::{ClusterFile, Redis, knobs};
 use crate::cluster::costs::{NodeRollTime, learned};
 use crate::cluster::observation::Observation;
 use crate::cluster::{Error, Result};
@@ -145,6 +145,10 @@ impl Cluster for TunedCluster {
     ) -> Result<()> {
         let file = self.file.clone();
         roll::resume(file, &self.path, roll, process, events, cancel).await.map(drop)
+    }
+
+    fn can_take_turns(&self, (from, to): (usize, usize)) -> Result<bool> {
+        knobs::is_live_for_stored_keys(&self.configurations[from], &self.configurations[to])
     }
 
     async fn present(&self) -> Result<Present> {

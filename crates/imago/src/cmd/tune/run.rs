@@ -96,6 +96,10 @@ pub(super) struct Args {
     /// Samples by which a change is judged; an interval has six, and none is longer than 20 s.
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u8).range(3..=100))]
     judged_by: u8,
+    /// Judge a live change by the samples before and after it alone; without it both configurations take turns for that
+    /// long.
+    #[arg(long)]
+    no_turns: bool,
     /// Loss beyond which a change is undone, as a share.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     loss_max: f64,
@@ -258,6 +262,7 @@ impl Args {
             forecast: self.forecast.clone(),
             look_ahead: self.look_ahead.map(usize::from),
             judged_by: self.judged_by.into(),
+            takes_turns: !self.no_turns,
             bounds: Bounds {
                 loss: self.loss_max,
                 slowest: self.slowest_max,

@@ -3,21 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use imago_load::sample::cassandra::Table;
-use imago_load::sample::redis::Records;
-use imago_load::sample::{self, Caller, Request, Sample, Sampled};
-use imago_mongo::namespace::Namespace;
-use imago_tune::cassandra::{Cassandra, Consistency};
-use imago_tune::cluster::{self, ClusterFile, Settings};
-use imago_tune::configurations;
-use imago_tune::redis::Redis;
+use imago_load::sample::series::{self, Rounds};
+use imago_load::sample::{Caller, Request, Sample, Sampled};
 use imago_workload::mix::Mix;
 
+use super::measured::{Database, MeasuredArgs};
 use crate::cmd::process::process;
 use crate::context::Context;
 use crate::exit::{Exit, Failure, cluster_failure};
 use crate::table::table;
-use crate::values::{consistency, duration};
+use crate::values::duration;
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -49,102 +44,50 @@ Examples:
   imago tune sample --cluster redis.toml --ns shop.sample --configurations two.toml --documents 20000 --window 1s \
 --out here.csv")]
 pub(super) struct Args {
-    /// The file that says how the nodes are reached.
-    #[arg(long, value_name = "FILE")]
-    cluster: PathBuf,
-    /// The table that is loaded, as keyspace.table; it is made and filled if it is empty. Of Redis what keys begin with, as
-    /// db:coll:; records under such keys are deleted and written anew.
-    #[arg(long, value_name = "TABLE")]
-    ns: Namespace,
-    /// The file with the configurations.
-    #[arg(long, value_name = "FILE")]
-    configurations: PathBuf,
+    #[command(flatten)]
+    measured: MeasuredArgs,
     /// A mix to measure, as read=90,update=10; without any: only reads, only updates, half of each.
     #[arg(long = "mix", value_name = "MIX")]
     mixes: Vec<Mix>,
     /// The file that gets the measurements, for `imago tune plan --measurements`.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// Records; of Cassandra, rows that an empty table is filled with.
-    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(100..))]
-    documents: u64,
-    /// Size of a record.
-    #[arg(long, value_name = "BYTES", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(400..=1_000_000))]
-    size_bytes: u32,
-    /// The consistency level of all operations (Cassandra only); without it quorum.
-    #[arg(long, value_name = "LEVEL", value_parser = consistency)]
-    consistency: Option<Consistency>,
-    /// Operations at once.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4_096))]
-    clients: u32,
-    /// How often each configuration is measured, forth and back in turn.
+    /// How often each configuration is measured, in an order that is drawn at random and back in
+    /// turn.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=20))]
     rounds: u8,
     /// Length of a window; throughput is compared from one to the next.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
     window: Duration,
-    /// Windows that are measured once throughput no longer rises.
+    /// Windows that are measured once the database is warm.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=100))]
     windows: u8,
-    /// The longest that warming up may take.
-    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = duration)]
-    warm_max: Duration,
 }
 
 /// Runs `imago tune sample` on the database that the cluster file describes.
 pub(super) async fn run(args: Args, context: &Context) -> Result<(), Failure> {
-    let database =
-        cluster::file::database(&args.cluster).map_err(|error| cluster_failure(&error))?;
-    let namespace = (args.ns.db.clone(), args.ns.coll.clone());
-    if database == "redis" {
-        if args.consistency.is_some() {
-            let what = "--consistency is for Cassandra, but the cluster file is for Redis";
-            return Err(Failure::new(Exit::Usage, "usage", what));
-        }
-        let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
-        let records = Records::new(file, args.cluster.clone(), namespace);
-        return measure::<Redis, _>(args, records, context).await;
-    }
-    let file = ClusterFile::read(&args.cluster).map_err(|error| cluster_failure(&error))?;
-    let consistency = args.consistency.unwrap_or(Consistency::Quorum);
-    measure::<Cassandra, _>(args, Table { file, name: namespace, consistency }, context).await
-}
-
-/// Measures the configurations of `database`, whose settings are those of `D`, and prints the measurements.
-async fn measure<D: Settings, S: Sampled>(
-    args: Args,
-    mut database: S,
-    context: &Context,
-) -> Result<(), Failure> {
-    let configurations =
-        configurations::read::<D>(&args.configurations).map_err(|error| cluster_failure(&error))?;
+    let (database, configurations) = args.measured.open()?;
     let usual =
         || ["read=100", "update=100", "read=50,update=50"].map(|mix| mix.parse().expect("a mix"));
     let mixes = if args.mixes.is_empty() { usual().to_vec() } else { args.mixes };
-    if let Some(mix) = mixes.iter().find(|mix| mix.delete > 0.0) {
-        let what = format!(
-            "the mix {mix} contains deletes, which would remove the records that are measured"
-        );
-        return Err(Failure::new(Exit::Usage, "usage", what));
+    let request = args.measured.request(configurations, mixes, (args.windows, args.window))?;
+    let rounds = Rounds { rounds: args.rounds.into(), out: args.out };
+    match database {
+        Database::Cassandra(mut table) => measure(&mut table, &request, &rounds, context).await,
+        Database::Redis(mut records) => measure(&mut records, &request, &rounds, context).await,
     }
-    if args.window < Duration::from_millis(200) {
-        return Err(Failure::new(Exit::Usage, "usage", "--window must be 200ms at least"));
-    }
-    let request = Request {
-        documents: args.documents,
-        size_bytes: args.size_bytes,
-        configurations,
-        mixes,
-        rounds: args.rounds.into(),
-        clients: args.clients,
-        window: args.window,
-        windows: args.windows.into(),
-        warm_max: args.warm_max,
-        out: args.out,
-    };
+}
+
+/// Measures the configurations of `database`, and prints the measurements.
+async fn measure(
+    database: &mut impl Sampled,
+    request: &Request,
+    rounds: &Rounds,
+    context: &Context,
+) -> Result<(), Failure> {
     let (process, say) = (process(), |what: String| eprintln!("{what}"));
     let caller = Caller { process: &process, cancel: &context.cancel, say: &say };
-    let measured = Box::pin(sample::run(&mut database, &request, &caller)).await;
+    let measured = Box::pin(series::run(database, request, rounds, &caller)).await;
     let samples = measured.map_err(|error| cluster_failure(&error))?;
     context.output.result(&samples, |samples| text(samples))?;
     if context.cancel.is_cancelled() {
@@ -154,13 +97,33 @@ async fn measure<D: Settings, S: Sampled>(
     Ok(())
 }
 
+fn milliseconds(us: f64) -> String {
+    format!("{:.1} ms", us / 1_000.0)
+}
+
+/// Formats how long it took until a measurement began; an exclamation mark says that the database was not warm then.
+fn warmth(sample: &Sample) -> String {
+    let mark = if sample.not_warm.is_some() { " (!)" } else { "" };
+    format!("{:.0} s{mark}", sample.warm_s)
+}
+
 /// Formats the measurements as text.
 fn text(samples: &[Sample]) -> String {
     if samples.is_empty() {
         return "everything was measured already\n".into();
     }
-    let heads =
-        ["CONFIGURATION", "MIX", "ROUND", "OPERATIONS/S", "SPREAD", "WARM AFTER", "MEMORY", "CPU"];
+    let heads = [
+        "CONFIGURATION",
+        "MIX",
+        "ROUND",
+        "OPERATIONS/S",
+        "SPREAD",
+        "MEDIAN",
+        "P99",
+        "WARM AFTER",
+        "MEMORY",
+        "CPU",
+    ];
     let tells_use = samples.iter().any(|sample| sample.memory_bytes.is_some());
     let heads = &heads[..if tells_use { heads.len() } else { heads.len() - 2 }];
     let row = |sample: &Sample| {
@@ -171,7 +134,9 @@ fn text(samples: &[Sample]) -> String {
             (sample.round + 1).to_string(),
             format!("{:.0}", sample.operations_s),
             format!("{:.0} %", 100.0 * sample.spread),
-            format!("{:.0} s", sample.warm_s),
+            sample.median_us.map(milliseconds).unwrap_or_default(),
+            sample.p99_us.map(milliseconds).unwrap_or_default(),
+            warmth(sample),
             memory.unwrap_or_default(),
             sample.cpu_us.map(|of| format!("{of:.1} µs")).unwrap_or_default(),
         ];
