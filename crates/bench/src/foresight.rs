@@ -4,18 +4,32 @@
 //! Each copy and each change keeps its predictions in its job's record ([`imago_job::prediction`]), from which the quality of each kind
 //! follows. Besides, each report of progress has the interval of the time that is left: of those from a tenth of the bulk on,
 //! the share is counted that contains the time at which the copy had caught up.
+//!
+//! Some copies run beside clients that come and go: bursts of reads and updates at the source, each as long as the pause before it.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use bson::doc;
 use imago_job::id::JobId;
 use imago_job::journal::Journal as _;
 use imago_job::prediction::{Prediction, Quality};
+use imago_load::Schema;
+use imago_load::mongo::MongoTarget;
 use imago_mongo::copy::COPY_S;
+use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::plan::Placing;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_mongo::state::journal::MongoJournal;
 use imago_store::adapt::LATENCY_RATIO;
+use imago_workload::driver::{self, Arrival, Options};
+use imago_workload::history::Recorder;
 use imago_workload::review::Reviews;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 use serde::Serialize;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::cluster_pair::{COLL, ClusterPair, DB, require};
 use crate::error::{Error, Result};
@@ -33,6 +47,10 @@ const PARTS: [u64; 3] = [4, 2, 1];
 const SHARDS: u32 = 3;
 /// Share of the bulk from which on the interval of the time that is left should hold: one tenth.
 const FROM: u64 = 10;
+/// Least and greatest length of a burst of clients' operations, in ms; the pause behind it is as long.
+const BURST_MS: std::ops::Range<u64> = 500..5_000;
+/// Number of operations at once in a burst.
+const CLIENTS: u32 = 4;
 
 /// The measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,10 +68,23 @@ pub struct Report {
     pub reports_inside: f64,
     /// Share (0..1) of reports of progress from a tenth of the bulk on that had an interval.
     pub reports_told: f64,
+    /// The same of the copies beside clients alone, whose reports and predictions the figures above have, too.
+    pub beside_clients: BesideClients,
     /// What each copy predicted, and what came of it, in the order of the copies.
     pub copies: Vec<Copied>,
     /// The same of each change of a shard key.
     pub reshards: Vec<Copied>,
+}
+
+/// What copies beside clients predicted, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BesideClients {
+    /// The quality of the predictions of each kind.
+    pub predictions: Vec<Quality>,
+    /// Number of reports of progress from a tenth of the bulk on that had an interval of the time that is left.
+    pub reports: usize,
+    /// Share (0..1) of these whose interval contained the time at which the copy had caught up.
+    pub reports_inside: f64,
 }
 
 /// One copy, or one change of a shard key.
@@ -61,13 +92,17 @@ pub struct Report {
 pub struct Copied {
     /// Number of documents of the collection.
     pub documents: u64,
+    /// True if clients came and went meanwhile.
+    pub beside_clients: bool,
     /// What it predicted, and what came of it.
     pub predictions: Vec<Prediction>,
 }
 
-/// What is predicted besides copies.
+/// What is predicted besides copies without clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Others {
+    /// Number of copies beside clients at each size.
+    pub beside_clients: u32,
     /// Number of changes of the shard key at each size.
     pub reshards: u32,
     /// Time of each load on a store, in s.
@@ -95,16 +130,30 @@ pub async fn run(size: Size, others: Others, commands: &subject::Commands) -> Re
     }
     let clusters = ClusterPair::start().await?;
     let mut copies = Vec::new();
-    let mut reported = Reported::default();
+    let (mut reported, mut beside_clients) = (Reported::default(), Reported::default());
     for part in PARTS {
         let documents = size.documents / part;
         clusters.source.run(DB, doc! {"dropDatabase": 1}).await?;
         fill::send(&clusters.source, DB, &fill::inserts(Size { documents, ..size })?).await?;
         let index = doc! {"key": {"productID": 1}, "name": "productID_1"};
         clusters.source.run(DB, doc! {"createIndexes": COLL, "indexes": [index]}).await?;
-        for _ in 0..size.runs {
-            let (copied, ended) = one(&clusters, documents, commands).await?;
+        for run in 0..size.runs + others.beside_clients {
+            let bursts = (run >= size.runs)
+                .then(|| {
+                    Bursts::start(clusters.ends().from, fill::schema(size.size_bytes)?, documents)
+                })
+                .transpose()?;
+            let copied = one(&clusters, documents, commands).await;
+            let has_clients = bursts.is_some();
+            if let Some(bursts) = bursts {
+                bursts.end().await?;
+            }
+            let (copied, ended) = copied?;
+            let copied = Copied { beside_clients: has_clients, ..copied };
             reported.count(&copied, &ended);
+            if has_clients {
+                beside_clients.count(&copied, &ended);
+            }
             copies.push(copied);
         }
     }
@@ -115,6 +164,12 @@ pub async fn run(size: Size, others: Others, commands: &subject::Commands) -> Re
         loads.map_err(|stopped| Error::Wrong(format!("the loads on stores: {stopped}")))??;
     let jobs = copies.iter().chain(&reshards);
     let predictions = jobs.flat_map(|one| &one.predictions).chain(&plans);
+    let with_clients = copies.iter().filter(|one| one.beside_clients);
+    let beside_clients = BesideClients {
+        predictions: Quality::by_name(with_clients.flat_map(|one| &one.predictions)),
+        reports: beside_clients.told,
+        reports_inside: beside_clients.inside as f64 / beside_clients.told.max(1) as f64,
+    };
     let Reported { all, told, inside } = reported;
     Ok(Report {
         header: Header::with_servers("foresight", size, cluster_pair::CACHE_MB),
@@ -123,6 +178,7 @@ pub async fn run(size: Size, others: Others, commands: &subject::Commands) -> Re
         reports: told,
         reports_inside: inside as f64 / told.max(1) as f64,
         reports_told: told as f64 / all.max(1) as f64,
+        beside_clients,
         copies,
         reshards,
     })
@@ -142,7 +198,56 @@ async fn one(
     let given_up = commands(&Subject::Cancel { job }, &clusters.ends());
     Measured::start("giving the copy up", given_up)?.end(0).await?;
     clusters.clear(DB).await?;
-    Ok((Copied { documents, predictions }, ended))
+    Ok((Copied { documents, beside_clients: false, predictions }, ended))
+}
+
+/// Clients that come and go: bursts of reads and updates of the source's documents, until they are ended.
+struct Bursts {
+    ended: CancellationToken,
+    task: JoinHandle<Result<()>>,
+}
+
+impl Bursts {
+    fn start(uri: String, schema: Schema, documents: u64) -> Result<Self> {
+        let mix = "read=80,update=20".parse();
+        let mix = mix.map_err(|_| Error::Wrong("the mix of the clients".into()))?;
+        let ended = CancellationToken::new();
+        let (stop, mut rng) = (ended.clone(), StdRng::seed_from_u64(documents));
+        let task = tokio::spawn(async move {
+            let ns = Namespace::new(DB, COLL);
+            let target = Arc::new(MongoTarget::connect(&uri, &ns, schema).await?);
+            while !stop.is_cancelled() {
+                let length = Duration::from_millis(rng.random_range(BURST_MS));
+                let options = Options {
+                    mix,
+                    arrival: Arrival::Closed,
+                    in_flight_max: CLIENTS,
+                    duration: Some(length),
+                    preloaded: documents,
+                    reviews: schema.reviews,
+                    seed: rng.random(),
+                    ..Options::default()
+                };
+                let failed = |error| Error::Wrong(format!("the clients: {error}"));
+                let burst = driver::start(options, Arc::clone(&target), Recorder::nothing());
+                let (report, _) = burst.map_err(failed)?.finish().await.map_err(failed)?;
+                if let Some(failure) = report.failures.first() {
+                    return Err(Error::Wrong(format!("the clients: {}", failure.message)));
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(length) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+            Ok(())
+        });
+        Ok(Self { ended, task })
+    }
+
+    async fn end(self) -> Result<()> {
+        self.ended.cancel();
+        self.task.await.map_err(|stopped| Error::Wrong(format!("the clients: {stopped}")))?
+    }
 }
 
 /// Changes the shard key of collections of each size so many times.
@@ -164,7 +269,7 @@ async fn reshards(
             let (plan, _) = cluster.plan(cut, commands).await?;
             let ended = cluster.change(&plan, commands).await?;
             let (_, predictions) = predicted(&cluster.router, &ended).await?;
-            let changed = Copied { documents, predictions };
+            let changed = Copied { documents, beside_clients: false, predictions };
             reported.count(&changed, &ended);
             all.push(changed);
         }

@@ -82,14 +82,14 @@ pub trait Sampled {
     /// Returns an error if the configuration cannot be rolled out, or the database cannot be filled.
     async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()>;
 
-    /// Returns true if each configuration of the request can replace each other one while a load runs: by live settings,
-    /// which hold for records that exist already.
+    /// Returns true if each configuration of the request can replace the first one in running nodes: by live settings whose effect
+    /// ends with them.
     ///
     /// # Errors
     /// Returns an error if a setting is unknown.
     fn is_live(&self, request: &Request) -> Result<bool>;
 
-    /// Changes to the configuration at the index `number` of the request while a load runs. Only if [`Self::is_live`].
+    /// Changes running nodes to the configuration at the index `number` of the request. Only if [`Self::is_live`].
     ///
     /// # Errors
     /// Returns an error if the configuration cannot be rolled out.

@@ -43,7 +43,7 @@ pub use grid::Grid;
 pub use interval::{Basis, Interval};
 pub use plan::{Neighbour, Plan, Uneven, plan};
 pub use predict::{AtStation, PhaseTime, Prediction, Processors, predict};
-pub use recorded::{Recorded, RecordedPhase, RecordedTime};
+pub use recorded::{Recorded, RecordedPhase, RecordedTime, Servers};
 pub use shape::{CacheAt, Reads, Shape, Shares, SharesError, Station};
 
 use reuse::Curve;

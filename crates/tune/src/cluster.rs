@@ -8,6 +8,7 @@ pub mod job;
 pub mod node;
 pub mod observation;
 pub(crate) mod roll;
+mod roll_time;
 pub mod setting;
 pub mod uri;
 pub mod values;

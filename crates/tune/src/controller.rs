@@ -120,6 +120,8 @@ struct Controller<'a, C: Cluster> {
     has_warned_stale: bool,
     /// Error with which the controller ends after the roll in progress; None while it goes on.
     fault: Option<Error>,
+    /// Job and duration, in seconds, of the last roll that gave a configuration its turn.
+    last_turn: (String, f64),
     /// Text of the last reported decision or warning, to suppress repetitions.
     last_reported: String,
     summary: Summary,
@@ -192,6 +194,7 @@ pub(crate) async fn run<C: Cluster>(
             rolls: cancel.child_token(),
             has_warned_stale: false,
             fault: None,
+            last_turn: Default::default(),
             last_reported: String::new(),
             summary: Summary::default(),
         };

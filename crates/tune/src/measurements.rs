@@ -73,6 +73,27 @@ pub struct Measurements {
     pub samples: Vec<Sample>,
     /// Medians over the measurements of the mean record size, in bytes, and of the reuse distance, in records.
     pub records: Records,
+    /// Times to a reply as functions of the mix; `None` if some measurement lacks them.
+    pub latencies: Option<Latencies>,
+}
+
+/// Times to a reply of each configuration as functions of the mix, while the database served as much as it could.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Latencies {
+    /// The reciprocal of the median, and that of the 99th percentile, in replies per second: interpolated like throughput.
+    replies_s: [Throughputs; 2],
+}
+
+impl Latencies {
+    /// Returns the median and the 99th percentile of the time to a reply with the configuration of index `to`, each divided by that
+    /// with `from`, for this mix.
+    #[must_use]
+    pub fn ratios(&self, mix: Mix, (from, to): (usize, usize)) -> [f64; 2] {
+        self.replies_s.each_ref().map(|replies| {
+            let of = replies.of(mix);
+            of[from] / of[to].max(f64::MIN_POSITIVE)
+        })
+    }
 }
 
 /// One row of the measurements.
@@ -101,7 +122,7 @@ impl Measurements {
     pub fn read_by(file: &str, from: impl Read, by: By) -> Result<Self> {
         let table = Table::open(file, from, &["configuration", "operations_s"], &SAMPLED)?;
         let (mut names, mut samples) = (Vec::<String>::new(), Vec::new());
-        let mut records = Vec::new();
+        let (mut records, mut latencies) = (Vec::new(), [Vec::new(), Vec::new()]);
         table.each(|row| {
             let name = row.text("configuration").unwrap_or_default().to_owned();
             if name.is_empty() {
@@ -135,6 +156,13 @@ impl Measurements {
                 None => None,
             };
             samples.push(Sample { measured: Measured { configuration, mix, rate_s }, round });
+            for (column, all) in ["median_us", "p99_us"].into_iter().zip(&mut latencies) {
+                let is_there = row.text(column).is_some_and(|text| !text.is_empty());
+                let us = if is_there { row.number(column)? } else { 0.0 };
+                if us > 0.0 {
+                    all.push(Measured { configuration, mix, rate_s: 1e6 / us });
+                }
+            }
             Ok(())
         })?;
         if names.len() < 2 {
@@ -146,7 +174,24 @@ impl Measurements {
         }
         let all: Vec<Measured> = samples.iter().map(|one| one.measured).collect();
         let throughputs = Throughputs::new(names.len(), &all).expect("each name has a measurement");
-        Ok(Self { names, throughputs, samples, records: Records::median(&records) })
+        let is_known = |all: &Vec<Measured>| all.len() == samples.len();
+        let latencies = latencies.iter().all(is_known).then(|| Latencies {
+            replies_s: latencies
+                .each_ref()
+                .map(|all| Throughputs::new(names.len(), all).expect("each measurement has one")),
+        });
+        let records = Records::median(&records);
+        Ok(Self { names, throughputs, samples, records, latencies })
+    }
+
+    /// Returns the same measurements with inserts counted as updates: databases do not count them separately.
+    #[must_use]
+    pub fn with_inserts_as_updates(mut self) -> Self {
+        self.throughputs = self.throughputs.map(Mix::with_inserts_as_updates);
+        self.latencies = self.latencies.map(|Latencies { replies_s }| Latencies {
+            replies_s: replies_s.map(|of| of.map(Mix::with_inserts_as_updates)),
+        });
+        self
     }
 
     /// Returns measurements that are part of Imago, such as [`CASSANDRA`], with the throughput as metric.
@@ -205,6 +250,22 @@ leveled,44000,100,0
         assert!(read(FILE).iter().all(|one| one.round.is_none()));
         let text = "configuration,operations_s,reads,round,warm_s,spread\na,9,1,0,4.0,0.1\nb,8,1,1,4.0,0.1\n";
         assert_eq!(read(text).iter().map(|one| one.round).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn latencies_are_known_if_each_measurement_has_them() {
+        let text = "configuration,operations_s,reads,updates,median_us,p99_us\n\
+                    a,4000,1,0,16000,90000\nb,5000,1,0,12000,60000\na,3000,0,1,20000,80000\nb,2000,0,1,30000,80000\n";
+        let read = |text: &str| Measurements::read("here.csv", text.as_bytes()).unwrap().latencies;
+        let latencies = read(text).unwrap();
+        let near = |found: [f64; 2], wanted: [f64; 2]| {
+            assert!((found[0] - wanted[0]).abs() < 1e-9, "{found:?}");
+            assert!((found[1] - wanted[1]).abs() < 1e-9, "{found:?}");
+        };
+        near(latencies.ratios(Mix::of_reads(1.0), (0, 1)), [0.75, 2.0 / 3.0]);
+        near(latencies.ratios(Mix::of_reads(0.0), (0, 1)), [1.5, 1.0]);
+        assert_eq!(read(&text.replace("16000", "")), None);
+        assert_eq!(read(FILE), None);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::path::Path;
 use imago_plan::provision as planned;
 use imago_plan::provision::reuse::{Curve, Policy, Start, simulated};
 use imago_plan::provision::{
-    Costs, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares, Workload, plan,
-    predict,
+    Basis, Costs, Errors, Grid, Hits, Job, Machine, Plan, Prediction, Question, Shape, Shares,
+    Workload, plan, predict,
 };
 use imago_provision::advice;
 use imago_provision::probe::Probe;
@@ -36,6 +36,8 @@ pub struct Compared {
     pub is_probed: bool,
     /// Predicted time of the job, in seconds.
     pub predicted_s: f64,
+    /// 90 % interval of that time, in seconds: lower and upper end.
+    pub predicted_interval_s: [f64; 2],
     /// Predicted time divided by the measured time, minus 1.
     pub time_error: f64,
     /// Predicted hits, as a share of the keys.
@@ -57,6 +59,8 @@ pub struct Accuracy {
     pub time_error_median: f64,
     /// Maximum of the absolute relative errors of the job's time.
     pub time_error_max: f64,
+    /// Share (0..1) of these cells whose measured time is inside the 90 % interval of the predicted one.
+    pub time_inside: f64,
     /// Maximum absolute difference between the predicted and the measured hit ratio.
     pub hit_ratio_error_max: f64,
     /// Maximum absolute relative error of the bytes in the cache, over whole chains with a cache; null if there are
@@ -67,6 +71,7 @@ pub struct Accuracy {
 /// The inputs of the predictions.
 pub(crate) struct Predictor {
     costs: Costs,
+    errors: Errors,
     trace: Trace,
     references: Vec<Vec<imago_plan::provision::reuse::Reference>>,
     /// Number of keys of each phase.
@@ -97,6 +102,7 @@ impl Predictor {
             storage_bytes: common.cache_mb.map(|mb| u64::from(mb) << 20),
             page_bytes: probe.page_bytes(),
             machine: Machine { shard_cores, ..machine },
+            errors: probe.errors(),
             costs,
             job: Job { workers: common.workers, batch: common.batch, variation: 0.1 },
         })
@@ -163,14 +169,30 @@ impl Predictor {
         advice::Measured::new(&self.trace, curve, grid, start, (&self.costs, self.page_bytes))
     }
 
-    fn predict(&self, cell: &Cell, length: usize, hits: &dyn Hits) -> Result<Prediction> {
+    /// Returns the prediction of a cell for a chain of `length` phases, with the interval of its time.
+    fn predict(
+        &self,
+        cell: &Cell,
+        length: usize,
+        hits: &dyn Hits,
+    ) -> Result<(Prediction, [f64; 2])> {
         let keys = &self.keys[..length.min(self.keys.len())];
         let percent: Vec<f64> = cell.shares.iter().map(|share| f64::from(*share)).collect();
         let shares = Shares::even().with_percent(&percent);
         let shares = shares.map_err(|cause| Error::Size(cause.to_string()))?;
         let workload = Workload { phases: keys, hits };
         let shape = self.shape(cell);
-        Ok(predict(workload, &self.costs, &self.machine, &self.job, shape, &shares))
+        let basis = Basis {
+            workload,
+            costs: &self.costs,
+            errors: &self.errors,
+            machine: &self.machine,
+            job: &self.job,
+            shares: &shares,
+        };
+        let interval = basis.interval(shape);
+        let predicted = predict(workload, &self.costs, &self.machine, &self.job, shape, &shares);
+        Ok((predicted, [interval.low_s, interval.high_s]))
     }
 }
 
@@ -217,11 +239,12 @@ pub(crate) fn compare(
     for (cell, runs) in &cells {
         for length in lengths {
             let summary = Summary::of(cell, runs, *length);
-            let predicted = predictor.predict(cell, *length, &hits)?;
+            let (predicted, predicted_interval_s) = predictor.predict(cell, *length, &hits)?;
             let keys: u64 = predicted.phases.iter().map(|phase| phase.keys).sum();
             compared.push(Compared {
                 is_probed: measured.is_probed(cell),
                 predicted_s: predicted.job_s,
+                predicted_interval_s,
                 time_error: predicted.job_s / summary.job_s.mean - 1.0,
                 predicted_hit_ratio: predicted.hits() / keys.max(1) as f64,
                 predicted_cached_bytes: predicted.cache_held_bytes as f64,
@@ -244,6 +267,10 @@ impl Accuracy {
             return None;
         }
         let times = Figure::of(held_out.iter().map(|cell| cell.time_error.abs()));
+        let inside = held_out.iter().filter(|cell| {
+            let [low_s, high_s] = cell.predicted_interval_s;
+            (low_s..=high_s).contains(&cell.measured.job_s.mean)
+        });
         let ratios = held_out.iter().map(|cell| cell.predicted_hit_ratio - cell.measured.hit_ratio);
         let cached = held_out.iter().filter_map(|cell| {
             let bytes = cell.measured.cached_bytes.filter(|bytes| *bytes > 0.0)?;
@@ -253,6 +280,7 @@ impl Accuracy {
             held_out: held_out.len(),
             time_error_median: times.median,
             time_error_max: times.max,
+            time_inside: inside.count() as f64 / held_out.len() as f64,
             hit_ratio_error_max: ratios.map(f64::abs).fold(0.0, f64::max),
             cache_bytes_error_max: cached.reduce(f64::max),
         })

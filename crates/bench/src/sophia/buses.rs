@@ -430,7 +430,8 @@ fn measurements(
     let throughputs = Throughputs::new(alone.len(), &all).ok()?;
     let names = setup.configurations.iter().map(|one| one.name.clone()).collect();
     let samples = all.into_iter().map(|measured| Sample { measured, round: None }).collect();
-    Some(Measurements { names, throughputs, samples, records: Records::default() })
+    let (records, latencies) = (Records::default(), None);
+    Some(Measurements { names, throughputs, samples, records, latencies })
 }
 
 fn judged(runs: &[Run], rounds: &[usize]) -> Vec<Change> {

@@ -179,7 +179,8 @@ fn last_round(all: &Measurements) -> Option<Measurements> {
         all.samples.iter().copied().filter(|one| one.round == Some(last)).collect();
     let measured: Vec<Measured> = samples.iter().map(|one| one.measured).collect();
     let throughputs = Throughputs::new(all.names.len(), &measured).ok()?;
-    Some(Measurements { names: all.names.clone(), throughputs, samples, records: all.records })
+    let (names, records) = (all.names.clone(), all.records);
+    Some(Measurements { names, throughputs, samples, records, latencies: None })
 }
 
 /// Computes all figures, and draws them into `folder`.

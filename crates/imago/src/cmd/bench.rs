@@ -106,9 +106,9 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             json!(reshard::run(resharding.size(), &commands).await?)
         }
         Benchmark::Foresight(documents) => {
-            let (reshards, load_s) =
+            let (times, load_s) =
                 if documents.quick { (1, 6) } else { (documents.size().runs, 30) };
-            let others = foresight::Others { reshards, load_s };
+            let others = foresight::Others { beside_clients: times, reshards: times, load_s };
             json!(foresight::run(documents.size(), others, &commands).await?)
         }
         Benchmark::ChainFetch(asked) => json!(chain_fetch::run(asked.size()).await?),

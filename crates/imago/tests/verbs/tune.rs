@@ -17,6 +17,7 @@ mod roll;
 mod run;
 mod sample;
 mod search;
+mod turns;
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -4,9 +4,8 @@
 use imago_job::reporter::Events;
 use imago_tune::cassandra::background::BackgroundWork;
 use imago_tune::cassandra::roll::{Roller, Spec};
-use imago_tune::cassandra::{Cassandra, ClusterFile, Consistency};
+use imago_tune::cassandra::{ClusterFile, Consistency, knobs};
 use imago_tune::cluster::{Error, Result};
-use imago_tune::transition_costs;
 use imago_workload::history::IdForm;
 
 use super::{Caller, Request, ResourceUsage, Sampled};
@@ -71,7 +70,7 @@ impl Sampled for Table {
 
     fn is_live(&self, request: &Request) -> Result<bool> {
         let first = &request.configurations[0];
-        let live = |one| transition_costs::is_live::<Cassandra>(first, one);
+        let live = |one| knobs::can_take_turns(first, one);
         Ok(request
             .configurations
             .iter()

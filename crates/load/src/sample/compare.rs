@@ -1,8 +1,9 @@
 //! The comparison of two configurations that take turns under one load; see [`imago_plan::tune::switchback`].
 //!
-//! If both differ in live settings alone, the load goes on while they take turns. Otherwise it ends before a roll, and begins
-//! again after it. A turn's windows begin when throughput has settled. Afterwards the database has its first configuration
-//! again, whatever happens: also after an error, or an interruption.
+//! The load ends before a change of the configuration, and begins again after it: a change under load would take several times as
+//! long. If both differ in live settings alone, they change in the running nodes; otherwise nodes restart, or records are written
+//! anew, and each turn warms up first. A turn's windows begin when throughput has settled. Afterwards the database has its first
+//! configuration again, whatever happens: also after an error, or an interruption.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use imago_plan::tune::judge::Window;
 use imago_plan::tune::sampling::is_plateau;
 use imago_plan::tune::switchback::{self, BLOCKS_MIN, Block, Comparison, Side};
 use imago_tune::cluster::{Error, Result};
+use imago_workload::target::Target;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use serde::Serialize;
@@ -46,7 +48,7 @@ pub enum Verdict {
     /// They differ by less than what counts.
     Alike,
     /// They cannot be told apart.
-    Open,
+    Undecided,
 }
 
 impl From<switchback::Verdict> for Verdict {
@@ -55,7 +57,7 @@ impl From<switchback::Verdict> for Verdict {
             switchback::Verdict::More => Self::More,
             switchback::Verdict::Less => Self::Less,
             switchback::Verdict::Alike => Self::Alike,
-            switchback::Verdict::Open => Self::Open,
+            switchback::Verdict::Undecided => Self::Undecided,
         }
     }
 }
@@ -99,6 +101,9 @@ pub struct Turn {
     pub operations_s: f64,
     /// Time from the end of the turn before to the first window, in seconds: the change, and settling.
     pub settled_s: f64,
+    /// Reason why the database was not warm after a restart, although the maximum time had passed; null if it was, or if the nodes
+    /// were not restarted.
+    pub not_warm: Option<String>,
 }
 
 /// The result of a comparison.
@@ -110,7 +115,7 @@ pub struct Compared {
     pub mix: String,
     /// Seed of the order of turns, and of the load.
     pub seed: u64,
-    /// True if the load went on while the configurations took turns.
+    /// True if running nodes changed from one configuration to the other.
     pub is_live: bool,
     /// What the comparison says of throughput.
     pub verdict: Verdict,
@@ -153,10 +158,8 @@ pub async fn compare<D: Sampled>(
     assert!(request.configurations.len() >= 2 && !request.mixes.is_empty(), "two, under a mix");
     database.prepare(request, caller).await?;
     let is_live = database.is_live(request)?;
-    (caller.say)(format!("rolling out {}", request.configurations[0].name));
-    database.roll(request, 0, caller).await?;
     let mut turns = Turns {
-        present: 0,
+        present: usize::MAX,
         load: None,
         is_live,
         said: Vec::new(),
@@ -168,13 +171,18 @@ pub async fn compare<D: Sampled>(
     // Operations may have failed: the error of the comparison says so.
     let stopped = turns.stop(request).await;
     let restored = turns.restore(database, request, caller).await;
-    let compared = compared?;
-    stopped?;
-    restored.map(|()| compared)
+    match (compared.and_then(|compared| stopped.map(|()| compared)), restored) {
+        (Ok(compared), restored) => restored.map(|()| compared),
+        (Err(error), Ok(())) => Err(error),
+        (Err(error), Err(left)) => Err(Error::Failed {
+            what: format!("{error}; and {left}"),
+            help: "roll it out (`imago tune roll`)".into(),
+        }),
+    }
 }
 
 /// The turns of a comparison, and their load.
-struct Turns<T> {
+struct Turns<T: Target> {
     /// Index of the configuration that the database has.
     present: usize,
     /// The running load; `None` while there is none.
@@ -188,7 +196,7 @@ struct Turns<T> {
     warm_s: f64,
 }
 
-impl<T: imago_workload::target::Target> Turns<T> {
+impl<T: Target> Turns<T> {
     async fn run<D: Sampled<Target = T>>(
         &mut self,
         database: &mut D,
@@ -197,6 +205,9 @@ impl<T: imago_workload::target::Target> Turns<T> {
         caller: &Caller<'_>,
     ) -> Result<Compared> {
         let mix = request.mixes[0];
+        (caller.say)(format!("rolling out {}", request.configurations[0].name));
+        database.roll(request, 0, caller).await?;
+        self.present = 0;
         let seed = bounds.seed.unwrap_or_else(rand::random);
         let mut load = Load::start(database, request, mix, seed).await?;
         (caller.say)("warming up".into());
@@ -208,7 +219,7 @@ impl<T: imago_workload::target::Target> Turns<T> {
         let mut rng = StdRng::seed_from_u64(seed);
         let blocks_max = bounds.blocks_max.max(BLOCKS_MIN);
         let mut blocks = Vec::new();
-        let (mut comparison, mut verdict) = (None::<Comparison>, switchback::Verdict::Open);
+        let (mut comparison, mut verdict) = (None::<Comparison>, switchback::Verdict::Undecided);
         let ended_by = loop {
             if blocks.len() >= blocks_max {
                 break EndedBy::Blocks;
@@ -225,7 +236,7 @@ impl<T: imago_workload::target::Target> Turns<T> {
             let Some(comparison) = comparison else { continue };
             verdict = comparison.verdict(blocks_max, bounds.alike);
             (caller.say)(described(&comparison, request));
-            if verdict != switchback::Verdict::Open {
+            if verdict != switchback::Verdict::Undecided {
                 break EndedBy::Verdict;
             }
         };
@@ -259,7 +270,7 @@ impl<T: imago_workload::target::Target> Turns<T> {
         let mut turns: [Vec<Window>; 4] = Default::default();
         for (turn, side) in turns.iter_mut().zip(first.block()) {
             let number = usize::from(side == Side::New);
-            self.settle(number, database, request, caller).await?;
+            let not_warm = self.settle(number, database, request, caller).await?;
             let settled_s = self.last_end.elapsed().as_secs_f64();
             let load = self.load.as_mut().expect("it was started");
             while turn.len() < request.windows {
@@ -273,37 +284,34 @@ impl<T: imago_workload::target::Target> Turns<T> {
             let configuration = request.configurations[number].name.clone();
             let operations_s = sum / turn.len() as f64;
             (caller.say)(format!("{configuration} serves {operations_s:.0}/s"));
-            self.said.push(Turn { configuration, operations_s, settled_s });
+            self.said.push(Turn { configuration, operations_s, settled_s, not_warm });
         }
         Ok(Some(Block { first, turns }))
     }
 
     /// Gives the database the configuration at the index `number`, if it has another one, and loads it until throughput has
-    /// settled.
+    /// settled. Returns the reason why the database is not warm after a restart, if it is not.
     async fn settle<D: Sampled<Target = T>>(
         &mut self,
         number: usize,
         database: &mut D,
         request: &Request,
         caller: &Caller<'_>,
-    ) -> Result<()> {
+    ) -> Result<Option<String>> {
         let is_changed = self.present != number;
-        if is_changed && !self.is_live {
+        let mut not_warm = None;
+        if is_changed {
             self.stop(request).await?;
-            // A roll that fails leaves nodes of both configurations.
+            // A change that fails leaves nodes of both configurations.
             self.present = usize::MAX;
-            database.roll(request, number, caller).await?;
+            self.change(number, database, request, caller).await?;
             self.present = number;
             let seed = self.said.len() as u64 + 1;
             let mut load = Load::start(database, request, request.mixes[0], seed).await?;
-            load.warm(database, request, caller.cancel).await?;
+            if !self.is_live {
+                not_warm = load.warm(database, request, caller.cancel).await?.not_warm;
+            }
             self.load = Some(load);
-            return Ok(());
-        }
-        if is_changed {
-            self.present = usize::MAX;
-            database.switch(request, number, caller).await?;
-            self.present = number;
         }
         let load = self.load.as_mut().expect("it was started");
         let mut rates: Vec<f64> = Vec::new();
@@ -317,7 +325,25 @@ impl<T: imago_workload::target::Target> Turns<T> {
                 break;
             }
         }
-        Ok(())
+        Ok(not_warm)
+    }
+
+    /// Gives the database the configuration at the index `number`, also if the process is interrupted meanwhile: a roll that
+    /// is broken off would have to be resumed before the first configuration can be there again.
+    async fn change<D: Sampled<Target = T>>(
+        &self,
+        number: usize,
+        database: &mut D,
+        request: &Request,
+        caller: &Caller<'_>,
+    ) -> Result<()> {
+        let cancel = CancellationToken::new();
+        let caller = Caller { cancel: &cancel, ..*caller };
+        if self.is_live {
+            database.switch(request, number, &caller).await
+        } else {
+            database.roll(request, number, &caller).await
+        }
     }
 
     /// Ends the load, if one is running.
@@ -341,14 +367,7 @@ impl<T: imago_workload::target::Target> Turns<T> {
         }
         let name = &request.configurations[0].name;
         (caller.say)(format!("rolling out {name} again"));
-        let cancel = CancellationToken::new();
-        let caller = Caller { cancel: &cancel, ..*caller };
-        let restored = if self.is_live {
-            database.switch(request, 0, &caller).await
-        } else {
-            database.roll(request, 0, &caller).await
-        };
-        restored.map_err(|error| Error::Failed {
+        self.change(0, database, request, caller).await.map_err(|error| Error::Failed {
             what: format!("the database does not have {name} again: {error}"),
             help: "roll it out (`imago tune roll`)".into(),
         })

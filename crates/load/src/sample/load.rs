@@ -33,9 +33,10 @@ pub(super) struct Warmth {
     pub(super) not_warm: Option<String>,
 }
 
-/// A running load.
-pub(super) struct Load<T> {
-    running: Running<T>,
+/// A running load, which ends when this is dropped.
+pub(super) struct Load<T: Target> {
+    /// `None` once it was ended.
+    running: Option<Running<T>>,
     control: Control<T>,
     mix: Mix,
     /// End of the last interval of the time line that was seen, in milliseconds since the start of the load.
@@ -70,7 +71,7 @@ impl<T: Target> Load<T> {
         };
         let running = driver::start(options, target, Recorder::nothing()).map_err(wrong)?;
         let control = running.control();
-        Ok(Self { running, control, mix, seen_ms: 0 })
+        Ok(Self { running: Some(running), control, mix, seen_ms: 0 })
     }
 
     /// Returns the number of operations that have ended since the load began.
@@ -148,9 +149,10 @@ impl<T: Target> Load<T> {
     /// # Errors
     /// Returns an error if operations failed under `configuration`, or too many reads found nothing: what was measured was
     /// not service.
-    pub(super) async fn stop(self, configuration: &str) -> Result<()> {
+    pub(super) async fn stop(mut self, configuration: &str) -> Result<()> {
         self.control.stop();
-        let (report, _): (Report, _) = self.running.finish().await.map_err(wrong)?;
+        let running = self.running.take().expect("it is ended once");
+        let (report, _): (Report, _) = running.finish().await.map_err(wrong)?;
         let failed = report.reads.tally.failed + report.writes.tally.failed;
         if failed > 0 {
             let why = report.failures.first().map_or("", |failure| &failure.message);
@@ -168,6 +170,12 @@ impl<T: Target> Load<T> {
             });
         }
         Ok(())
+    }
+}
+
+impl<T: Target> Drop for Load<T> {
+    fn drop(&mut self) {
+        self.control.stop();
     }
 }
 

@@ -89,7 +89,7 @@ impl Sampled for Records {
 
     fn is_live(&self, request: &Request) -> Result<bool> {
         let first = &request.configurations[0];
-        let live = |one| knobs::is_live_for_stored_keys(first, one);
+        let live = |one| knobs::can_take_turns(first, one);
         Ok(request
             .configurations
             .iter()

@@ -76,8 +76,9 @@ struct Counting {
     interrupts: Option<CancellationToken>,
     /// Whether its configurations can change under a load.
     is_live: bool,
-    /// Number of rolls after which one fails.
+    /// Number of rolls after which one fails; and all behind that one, if it breaks.
     fails_at: Option<usize>,
+    breaks: bool,
     /// Number of looks until its background work ends.
     busy: u32,
     present: Arc<AtomicUsize>,
@@ -96,6 +97,7 @@ impl Counting {
             interrupts: None,
             is_live: true,
             fails_at: None,
+            breaks: false,
             busy: 0,
             present: Arc::default(),
             differ: false,
@@ -136,6 +138,7 @@ impl Sampled for Counting {
 
     async fn switch(&mut self, _: &Request, number: usize, _: &Caller<'_>) -> Result<()> {
         if self.fails_at == Some(self.rolled.len()) {
+            self.fails_at = self.fails_at.filter(|_| self.breaks);
             let (what, help) = ("a node does not start".into(), "see its log".into());
             return Err(Error::Failed { what, help });
         }
@@ -287,6 +290,11 @@ async fn after_an_error_or_an_interruption_the_first_configuration_is_there_agai
     let caller = Caller { process: "test", cancel: &cancel, say: &|_| () };
     let error = compare(&mut database, &turns_request(), &BOUNDS, &caller).await.unwrap_err();
     assert!(error.to_string().contains("a node does not start"), "{error}");
+    assert_eq!(database.rolled, [0, 0], "it is rolled out again");
+    // One that cannot be rolled out at last is told.
+    let mut broken = Counting { fails_at: Some(1), breaks: true, ..Counting::new(true) };
+    let error = compare(&mut broken, &turns_request(), &BOUNDS, &caller).await.unwrap_err();
+    assert!(error.to_string().contains("the database does not have A again"), "{error}");
 
     let mut database = Counting { differ: true, ..Counting::new(true) };
     let stopping = cancel.clone();
@@ -297,7 +305,7 @@ async fn after_an_error_or_an_interruption_the_first_configuration_is_there_agai
     };
     let caller = Caller { process: "test", cancel: &cancel, say: &say };
     let found = compare(&mut database, &turns_request(), &BOUNDS, &caller).await.unwrap();
-    assert_eq!((found.ended_by, found.verdict), (EndedBy::Interrupted, Verdict::Open));
+    assert_eq!((found.ended_by, found.verdict), (EndedBy::Interrupted, Verdict::Undecided));
     assert_eq!((found.blocks, found.throughput), (0, None));
     assert_eq!(database.rolled.last(), Some(&0), "{:?}", database.rolled);
 }

@@ -47,6 +47,19 @@ pub struct Recorded {
     pub variation: f64,
 }
 
+/// The servers on which a recorded job is to run.
+#[derive(Clone, Copy)]
+pub struct Servers<'a> {
+    /// Their shape, of whose cache the job makes no use.
+    pub shape: Shape,
+    /// Processors of the stations.
+    pub machine: &'a Machine,
+    /// The shards' shares of the keys.
+    pub shares: &'a Shares,
+    /// The pages that shards read from disk.
+    pub hits: &'a dyn Hits,
+}
+
 /// The predicted time of a recorded job on one shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecordedTime {
@@ -120,19 +133,12 @@ impl Recorded {
     /// Returns the factor of the costs of servers and round trips with which the recorded time is predicted for the shape on
     /// which the job was recorded, from 0.05 to 20.
     #[must_use]
-    pub fn cost_factor(
-        &self,
-        costs: &Costs,
-        machine: &Machine,
-        shape: Shape,
-        shares: &Shares,
-        hits: &dyn Hits,
-    ) -> f64 {
+    pub fn cost_factor(&self, costs: &Costs, servers: Servers<'_>) -> f64 {
         let (mut low, mut high) = FACTORS;
         let recorded_s = self.job_s();
         for _ in 0..HALVINGS {
             let middle = (low * high).sqrt();
-            if self.predicted_s(&served(costs, middle), machine, shape, shares, hits) < recorded_s {
+            if self.predicted_s(&served(costs, middle), servers) < recorded_s {
                 low = middle;
             } else {
                 high = middle;
@@ -148,14 +154,11 @@ impl Recorded {
         &self,
         costs: &Costs,
         (factor, errors): (Option<f64>, &Errors),
-        machine: &Machine,
-        shape: Shape,
-        shares: &Shares,
-        hits: &dyn Hits,
+        servers: Servers<'_>,
     ) -> RecordedTime {
         let costs = served(costs, factor.unwrap_or(1.0));
         let own_s = self.own_s();
-        let job_s = self.predicted_s(&costs, machine, shape, shares, hits).max(own_s);
+        let job_s = self.predicted_s(&costs, servers).max(own_s);
         let Errors { router, shard, round_trips, all, .. } = *errors;
         let error = router.hypot(shard).hypot(round_trips).hypot(all).hypot(DRIFT);
         let spread = (NORMAL_90 * error).exp();
@@ -163,14 +166,8 @@ impl Recorded {
         RecordedTime { job_s, interval_s: [own_s + servers_s / spread, own_s + servers_s * spread] }
     }
 
-    fn predicted_s(
-        &self,
-        costs: &Costs,
-        machine: &Machine,
-        shape: Shape,
-        shares: &Shares,
-        hits: &dyn Hits,
-    ) -> f64 {
+    fn predicted_s(&self, costs: &Costs, servers: Servers<'_>) -> f64 {
+        let Servers { shape, machine, shares, hits } = servers;
         let (shape, shares) = (Shape { cache_bytes: 0, ..shape }, shares.of(shape.shards));
         let of = |(number, phase): (usize, &RecordedPhase)| {
             let pages = hits.pages(number, shape);

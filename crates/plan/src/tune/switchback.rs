@@ -6,8 +6,8 @@
 //! drifts evenly, and the contrasts of several blocks show how far it can be trusted.
 //!
 //! **The noise floor.** Both middle turns of a block have the same configuration, and follow each other: their difference is a
-//! placebo, one in each block. The variance of a contrast is told from the contrasts and the placebos together, and is
-//! no smaller than that of the contrasts alone.
+//! placebo, one in each block. The variance of a contrast is told from the contrasts and the placebos together, or from the
+//! contrasts alone where these vary more: a change of the configuration is noise of its own.
 //!
 //! **Latency** is compared in the same way. It also depends on how much the clients ask for. If throughput does not tell the
 //! configurations apart, differences of the rate between turns are the clients' own, and what the latency owes to them is
@@ -126,7 +126,7 @@ pub enum Verdict {
     /// The configurations differ by less than what counts.
     Alike,
     /// They cannot be told apart by these blocks.
-    Open,
+    Undecided,
 }
 
 /// Returns the quantile of Student's t distribution.
@@ -158,8 +158,10 @@ fn effect(blocks: &[(Side, [f64; 4])]) -> Option<(Effect, f64)> {
     // A contrast has the variance of one turn, and the difference of two turns has twice that.
     let placebos_sum =
         blocks.iter().map(|(_, turns)| (turns[1] - turns[2]).powi(2) / 2.0).sum::<f64>();
-    let freedom = 2.0 * count - 1.0;
-    let variance = ((contrasts_sum + placebos_sum) / freedom).max(contrasts_sum / (count - 1.0));
+    let both = (2.0 * count - 1.0, (contrasts_sum + placebos_sum) / (2.0 * count - 1.0));
+    let alone = (count - 1.0, contrasts_sum / (count - 1.0));
+    // A change of the configuration may add noise of its own, which no placebo has.
+    let (freedom, variance) = if alone.1 > both.1 { alone } else { both };
     let error = (variance / count).sqrt();
     let change = middle.exp_m1();
     let unknown = Effect { change, interval: [change; 2], error, freedom };
@@ -257,13 +259,15 @@ fn slope(blocks: &[Block], of: fn(&Window) -> &[Option<f64>; KINDS]) -> f64 {
     if squares > 0.0 { (products / squares).clamp(SLOPES.0, SLOPES.1) } else { 0.0 }
 }
 
-/// Judges a change from one configuration to another, given by their indexes in the result of `rates`, by complete blocks.
-/// Returns `None` for fewer than two blocks.
+/// Judges a change from one configuration to another, given by their indexes in the result of `rates`, by complete blocks. The times to
+/// a reply count only if `tells_times`: if those of a turn are not also those of turns before it. Returns `None` for fewer than two
+/// blocks.
 pub fn judged(
     blocks: &[Block],
     rates: &Rates<'_>,
     (from, to): (usize, usize),
     bounds: &Bounds,
+    tells_times: bool,
 ) -> Option<Judgement> {
     let found = compare(blocks, &|mix| rates(mix)[from])?;
     let of = |side: Side| -> Vec<Window> {
@@ -278,7 +282,8 @@ pub fn judged(
     }));
     let Effect { change, error, .. } = found.throughput;
     let realised = Estimate { mean: change, noise: 2.0 * error * (1.0 + change) };
-    let multiple = |effect: Option<Effect>| effect.map(|effect| 1.0 + effect.change);
+    let multiple =
+        |effect: Option<Effect>| effect.filter(|_| tells_times).map(|effect| 1.0 + effect.change);
     let times = (multiple(found.median), multiple(found.slowest));
     Some(Judgement::new((predicted, realised), times, judge::memory(&before, &after), bounds))
 }
@@ -289,7 +294,7 @@ impl Comparison {
     #[must_use]
     pub fn verdict(&self, blocks_max: usize, alike: f64) -> Verdict {
         if self.blocks < BLOCKS_MIN {
-            return Verdict::Open;
+            return Verdict::Undecided;
         }
         let looks = blocks_max.max(self.blocks) - BLOCKS_MIN + 1;
         let [low, high] = self.throughput.at(WRONG / looks as f64);
@@ -297,7 +302,7 @@ impl Comparison {
             () if low > -alike && high < alike => Verdict::Alike,
             () if low > 0.0 => Verdict::More,
             () if high < 0.0 => Verdict::Less,
-            () => Verdict::Open,
+            () => Verdict::Undecided,
         }
     }
 }

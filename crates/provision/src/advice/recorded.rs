@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use imago_plan::provision::{CacheAt, Question, Reads, Recorded, RecordedPhase, Shape};
+use imago_plan::provision::{CacheAt, Question, Reads, Recorded, RecordedPhase, Servers, Shape};
 use serde::Serialize;
 
 use super::Origin;
@@ -71,15 +71,13 @@ pub(super) fn as_recorded(
         cache_at: CacheAt::default(),
         reads: Reads::default(),
     };
-    let cost_factor = origin.shards.map(|shards| {
-        recorded.cost_factor(costs, machine, on(shards), shares, question.workload.hits)
-    });
+    let hits = question.workload.hits;
+    let servers = |shape| Servers { shape, machine, shares, hits };
+    let cost_factor = origin.shards.map(|shards| recorded.cost_factor(costs, servers(on(shards))));
     let bare = |shape: &Shape| Shape { cache_bytes: 0, ..*shape }.canonical();
     let shapes: BTreeSet<Shape> = question.grid.shapes().iter().map(bare).collect();
     let predicted = |one: Shape| {
-        let hits = question.workload.hits;
-        let factor = (cost_factor, &origin.errors);
-        let told = recorded.predict(costs, factor, machine, one, shares, hits);
+        let told = recorded.predict(costs, (cost_factor, &origin.errors), servers(one));
         RecordedShape { shape: shape(one), time_s: told.job_s, interval_s: told.interval_s }
     };
     let requests = recorded.phases.iter().map(|phase| phase.requests).sum::<u64>();

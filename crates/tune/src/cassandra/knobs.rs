@@ -7,9 +7,11 @@
 use imago_plan::tune::roll::CostClass;
 
 use super::error::{Error, Result};
-use super::{jvm_options, settings_file};
+use super::{Cassandra, jvm_options, settings_file};
 pub use crate::cluster::values::{Value, Values};
 use crate::cluster::{NodeAccess, Setting};
+use crate::configurations::{Configuration, differences};
+use crate::transition_costs::is_live;
 
 /// How a change of a Cassandra setting is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,19 @@ const fn live(
 ) -> Knob {
     let class = Class::Live { nodetool };
     Knob { name, default, values, class, file: File::Settings, about }
+}
+
+/// Live settings whose effect does not end with them: compaction that was put off is done later.
+const LASTING: [&str; 2] = ["compaction_throughput", "concurrent_compactors"];
+
+/// Returns true if two configurations can take turns within a minute: all differences are live settings, and the effect of each
+/// ends with it.
+///
+/// # Errors
+/// Fails if a setting is unknown.
+pub fn can_take_turns(from: &Configuration, to: &Configuration) -> Result<bool> {
+    let differ = differences::<Cassandra>(from, to)?;
+    Ok(is_live::<Cassandra>(from, to)? && !differ.iter().any(|name| LASTING.contains(&&**name)))
 }
 
 /// All settings of Cassandra that tuning may change.

@@ -12,13 +12,12 @@ use super::error::Result;
 use super::journal::CassandraJournal;
 use super::observe::Observer;
 use super::roll::{self, Roller, Spec};
-use super::{Cassandra, ClusterFile};
+use super::{Cassandra, ClusterFile, knobs};
 use crate::cluster::costs::NodeRollTime;
 use crate::cluster::observation::Observation;
 use crate::configurations::Configuration;
 use crate::controller::cluster::{Cluster, Differences, Observe, Present, Rolled};
 use crate::controller::{self, Event, Request, Summary};
-use crate::transition_costs::is_live;
 
 /// A Cassandra cluster to tune, and the options of its rolls.
 #[derive(Clone, Debug)]
@@ -96,6 +95,8 @@ impl Cluster for TunedCluster {
     type Log = CassandraJournal;
     type Observer = Observer;
     const LATENCY_WITHIN: f64 = 1.0;
+    /// The nodes' histograms forget half of their content in a minute.
+    const LATENCY_COVERS_S: f64 = 120.0;
 
     fn configurations(&self) -> &[Configuration] {
         &self.configurations
@@ -135,7 +136,7 @@ impl Cluster for TunedCluster {
     }
 
     fn can_take_turns(&self, (from, to): (usize, usize)) -> Result<bool> {
-        is_live::<Cassandra>(&self.configurations[from], &self.configurations[to])
+        knobs::can_take_turns(&self.configurations[from], &self.configurations[to])
     }
 
     async fn present(&self) -> Result<Present> {

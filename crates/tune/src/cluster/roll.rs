@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::costs::NodeRollTime;
 use super::error::{Error, Result};
 use super::job::{self, Job, Lock};
+use super::roll_time::{LEARNS_FROM, ROLL_S, roll_time};
 
 /// Time allowed for a cluster to become healthy before and after a step: many hours of hints, or a full
 /// resynchronization of a replica, take long.
@@ -47,6 +48,15 @@ pub(crate) trait Roll {
     /// Returns the lock on the cluster's configuration; `journal` has the roll's job.
     fn lock<'a>(&'a self, journal: &'a Self::Journal) -> &'a impl Lock;
 
+    /// Time that a node takes, in seconds, if the cluster has not shown it yet: a change in the running node, and a restart.
+    const ASSUMED_S: (f64, f64);
+
+    /// Returns the effect of the roll on the cluster's nodes, by which its time is predicted.
+    fn extent(&self) -> Extent;
+
+    /// Returns the effect of an earlier roll on the cluster's nodes, by its specification.
+    fn extent_of(spec: Self::Spec, took: &[NodeRollTime]) -> Extent;
+
     /// Executes the roll from its checkpoint to its end, as the process that has claimed the job (`run`).
     async fn execute(
         &self,
@@ -54,6 +64,19 @@ pub(crate) trait Roll {
         journal: &Self::Journal,
         checkpoint: Self::Checkpoint,
     ) -> Result<Self::Outcome>;
+}
+
+/// The effect of a roll on a cluster's nodes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Extent {
+    /// Number of nodes.
+    pub(crate) nodes: usize,
+    /// True if the nodes restart.
+    pub(crate) restarts: bool,
+    /// True if all nodes restart at once.
+    pub(crate) is_at_once: bool,
+    /// Time for which nodes are compared or waited for besides, in seconds.
+    pub(crate) fixed_s: f64,
 }
 
 /// Persistent state of a roll, from which another process can resume it.
@@ -89,7 +112,14 @@ impl Executor<'_> {
         let job = Job { journal: shared, id, process, events, interrupted, is_new };
         let work = async |run: &Run| {
             let checkpoint = job::checkpoint(&run.record().checkpoint)?;
-            roll.execute(run, journal, checkpoint).await
+            if is_new {
+                predict(roll, run, journal).await;
+            }
+            let executed = roll.execute(run, journal, checkpoint).await;
+            if executed.is_ok() {
+                run.realize(ROLL_S, |at_ms| clock::now_ms().saturating_sub(at_ms) as f64 / 1_000.0);
+            }
+            executed
         };
         job.work(roll.lock(journal), work).await
     }
@@ -111,6 +141,39 @@ impl Executor<'_> {
     ) -> Result<R::Outcome> {
         self.execute(roll, journal, id, false).await
     }
+}
+
+/// Predicts the time of a roll by earlier ones of the journal, and records it in the job. Without a reply of the journal there is
+/// no earlier one.
+async fn predict<R: Roll>(roll: &R, run: &Run, journal: &R::Journal) {
+    let extent = roll.extent();
+    let mut records = journal.list().await.unwrap_or_default();
+    records.sort_by_key(|record| std::cmp::Reverse(record.created_at_ms));
+    let past: Vec<f64> = records.iter().filter_map(|one| node_s::<R>(one, extent)).collect();
+    let assumed_s = if extent.restarts { R::ASSUMED_S.1 } else { R::ASSUMED_S.0 };
+    let predicted = roll_time(extent.nodes, &past, assumed_s, extent.fixed_s);
+    run.predict(ROLL_S, predicted, clock::now_ms());
+    let what = format!(
+        "the roll takes {:.1} s ({:.1} to {:.1} s)",
+        predicted.expected, predicted.low, predicted.high
+    );
+    let why = match past.len() {
+        0 => "the cluster has had none of this kind: that is what nodes took elsewhere".to_owned(),
+        count => format!("by the last {} of this kind here", count.min(LEARNS_FROM)),
+    };
+    run.reporter().decision(what, &why);
+}
+
+/// Returns the time that an earlier roll took for each of its nodes, in seconds; `None` if it did not end, or had another effect
+/// on nodes than `extent`.
+fn node_s<R: Roll>(record: &Record, extent: Extent) -> Option<f64> {
+    let took = node_roll_times::<R>(record);
+    let spec = serde_json::from_value(record.spec.clone()).ok()?;
+    let own = R::extent_of(spec, &took);
+    let is_like = (own.restarts, own.is_at_once) == (extent.restarts, extent.is_at_once);
+    let roll = record.predictions.iter().find(|one| one.name == ROLL_S)?;
+    let seconds = roll.realized.filter(|_| is_like && !took.is_empty())?;
+    Some((seconds - own.fixed_s).max(0.0) / took.len() as f64)
 }
 
 /// Returns the specification of the roll with this ID in the journal.

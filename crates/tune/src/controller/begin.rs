@@ -155,6 +155,8 @@ fn replay(entries: Vec<Entry>, names: &[String]) -> Remembered {
         match kind {
             Kind::Changing => {
                 told.changes.push(at_s);
+                // A controller changes nothing while a reversion is due: that one has been made, or is not needed any more.
+                told.rollback_due = None;
                 told.unjudged = Unjudged::of(at_s, &detail);
             }
             Kind::Judged => {
@@ -250,6 +252,9 @@ mod tests {
         assert_eq!(known.rollback_due.as_ref(), Some(&back));
 
         assert_eq!(known.unjudged, None, "it was judged");
+        // Rolled back by hand, or judged in the turn of the old configuration, and changed again since.
+        let later = [&entries[..], &[entry(1_795_738_050, Kind::Changing, json!({}))]].concat();
+        assert_eq!(replay(later, &names).rollback_due, None);
 
         let failed =
             Event::Failed { change: change("size-tiered", "unified"), why: "no disk".into() };

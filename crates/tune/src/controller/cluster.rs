@@ -47,6 +47,8 @@ pub(crate) trait Cluster {
     type Observer: Observe;
     /// Factor by which a latency that an observation reports may differ from the true one.
     const LATENCY_WITHIN: f64;
+    /// Time that the latencies of an observation cover, in seconds; zero: the time since the previous observation alone.
+    const LATENCY_COVERS_S: f64;
 
     /// Returns the candidate configurations, in the order of the measurements.
     fn configurations(&self) -> &[Configuration];

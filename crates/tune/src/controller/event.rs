@@ -43,6 +43,12 @@ pub struct Judged {
     pub median_times: Option<f64>,
     /// 99th percentile of the latency after the change divided by that before the change; null if unknown.
     pub slowest_times: Option<f64>,
+    /// The same ratios of median and 99th percentile by the measurements for the present mix; null if these have no latencies.
+    #[serde(default)]
+    pub predicted_times: Option<[f64; 2]>,
+    /// True if the cluster had the configuration from before the change when it was judged: it was that one's turn.
+    #[serde(default)]
+    pub is_taken_back: bool,
     /// Share of memory in use after the change, 0 to 1; null if unknown.
     pub memory: Option<f64>,
     /// Reason why the change is reverted; null if the change stays.
@@ -65,6 +71,8 @@ impl Judged {
             noise: judgement.map(|one| one.realised.noise),
             median_times: judgement.and_then(|one| one.median),
             slowest_times: judgement.and_then(|one| one.slowest),
+            predicted_times: None,
+            is_taken_back: false,
             memory: judgement.and_then(|one| one.memory),
             worse: worse.map(str::to_owned),
         }
@@ -288,8 +296,18 @@ impl fmt::Display for Judged {
         if let Some(times) = self.median_times {
             write!(f, "; a reply takes {times:.2} times as long")?;
         }
+        if let Some([predicted, _]) = self.predicted_times {
+            write!(f, " ({predicted:.2} was predicted)")?;
+        }
         match &self.worse {
             Some(why) => write!(f, "; it is undone, because {why}"),
+            None if self.is_taken_back => {
+                write!(
+                    f,
+                    "; {}, whose turn it was, stays until the next decision",
+                    self.change.from
+                )
+            }
             None => write!(f, "; it stays"),
         }
     }

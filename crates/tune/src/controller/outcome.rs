@@ -32,12 +32,8 @@ impl<C: Cluster> Controller<'_, C> {
         let (from, to) = (self.number(&change.from), self.number(&change.to));
         let outcome = match (rolled, purpose) {
             (Ok(outcome), purpose) => (outcome, purpose),
-            (Err(error @ Error::Precondition { .. }), Purpose::Turn(mut trial)) => {
-                let what = format!("{} does not take its turn: {}", change.to, chain(&error));
-                self.warn("turn", what, "the change is judged by what was seen until now");
-                trial.end_turns();
-                self.phase = Phase::Judging(*trial);
-                return self.judge().await;
+            (Err(error), Purpose::Turn(trial)) => {
+                return self.turn_failed(*trial, change, &error).await;
             }
             (Err(error), purpose) => {
                 let is_undoing = !matches!(purpose, Purpose::Change { .. });
@@ -52,7 +48,8 @@ impl<C: Cluster> Controller<'_, C> {
         let is_undoing = matches!(purpose, Purpose::Undo);
         match purpose {
             Purpose::Turn(mut trial) => {
-                trial.turned();
+                trial.turned(if trial.change.to == change.to { Side::New } else { Side::Old });
+                self.last_turn = (outcome.job, outcome.elapsed_s);
                 self.phase = Phase::Judging(*trial);
                 return Ok(());
             }
@@ -92,8 +89,38 @@ impl<C: Cluster> Controller<'_, C> {
     /// Returns the trial with turns, if its change is live and the load was not low when it was made.
     fn with_turns(&self, trial: Trial) -> Result<Trial> {
         let numbers = (self.number(&trial.change.from), self.number(&trial.change.to));
-        let can = self.request.takes_turns && self.cluster.can_take_turns(numbers)?;
-        Ok(if can { trial.with_turns(Side::drawn(&mut rand::rng())) } else { trial })
+        if !self.request.takes_turns || !self.cluster.can_take_turns(numbers)? {
+            return Ok(trial);
+        }
+        let every_s = sample_time(self.request.interval).as_secs_f64();
+        let remembered = (C::LATENCY_COVERS_S / every_s).ceil() as usize;
+        Ok(trial.with_turns(Side::drawn(&mut rand::rng()), remembered))
+    }
+
+    /// Handles a turn's roll that failed, was refused or cancelled: if all nodes have one of both configurations, the change is judged by
+    /// what was seen until now. Otherwise it has failed.
+    async fn turn_failed(&mut self, mut trial: Trial, turn: Change, error: &Error) -> Result<()> {
+        let is_ending = matches!(error, Error::Stopped(_)) && self.rolls.is_cancelled();
+        let numbers = (self.number(&trial.change.from), self.number(&trial.change.to));
+        let present = match self.cluster.present().await {
+            Ok(present) if !is_ending => present.configuration,
+            _ => usize::MAX,
+        };
+        let side = match present {
+            number if number == numbers.0 => Side::Old,
+            number if number == numbers.1 => Side::New,
+            _ => {
+                self.failed(trial.change, false, error).await;
+                return Ok(());
+            }
+        };
+        let what = format!("{} does not take its turn: {}", turn.to, chain(error));
+        self.warn("turn", what, "the change is judged by what was seen until now");
+        self.tuner.changed(present);
+        trial.turned(side);
+        trial.end_turns();
+        self.phase = Phase::Judging(trial);
+        self.judge().await
     }
 
     /// Gives the turn to the other configuration of the change that is judged, if it is time for that.
@@ -215,7 +242,13 @@ impl<C: Cluster> Controller<'_, C> {
     /// Warns if a change has not been judged when the controller ends.
     pub(super) fn say_unjudged(&self) {
         if let Phase::Judging(trial) = &self.phase {
-            let what = format!("the result of the change to {} is not judged", trial.change.to);
+            let Change { from, to, .. } = &trial.change;
+            if self.tuner.configuration() == self.number(from) {
+                let what = format!("the change to {to} is not judged, and the cluster has {from}");
+                self.warn("unjudged", what, "the next controller plans for it again");
+                return;
+            }
+            let what = format!("the result of the change to {to} is not judged");
             self.warn("unjudged", what, "a controller that begins within the hour judges it");
         }
     }
@@ -234,29 +267,46 @@ impl<C: Cluster> Controller<'_, C> {
         let Some(judgement) = trial.judged(&rates, (from, to), &bounds) else {
             return Ok(());
         };
-        let change = trial.change.clone();
+        let (change, mix) = (trial.change.clone(), trial.mix());
         let past = self.past_gains().await.unwrap_or_else(|error| {
             let what =
                 format!("the judgements of earlier changes cannot be read: {}", chain(&error));
             self.warn("past", what, "the interval of this prediction is that of a first change");
             Vec::new()
         });
-        let judged = Judged::new(change.clone(), judgement.as_ref(), &past);
+        let predicted_times = self
+            .request
+            .measurements
+            .latencies
+            .as_ref()
+            .zip(mix)
+            .map(|(latencies, mix)| latencies.ratios(mix, (from, to)));
+        // The turns may have ended in that of the old configuration.
+        let is_taken_back = self.tuner.configuration() == from;
+        let judged = Judged {
+            predicted_times,
+            is_taken_back,
+            ..Judged::new(change.clone(), judgement.as_ref(), &past)
+        };
         let event = Event::Judged(judged.clone());
         (self.say)(&event);
         self.persist(Kind::Judged, &event.to_string(), &judged).await;
         self.summary.judged.push(judged.clone());
         self.phase = Phase::Watching;
-        if judged.worse.is_some() {
-            self.limits.barred.insert((from, to), now_s() + BARRED_S);
-            let back = Change { from: change.to, to: change.from, predicted: 0.0 };
-            // The old configuration may have its turn.
-            if self.tuner.configuration() == from {
-                self.summary.undone += 1;
-            } else {
-                self.undo(back).await?;
-            }
+        if judged.worse.is_none() {
+            return Ok(());
         }
+        self.limits.barred.insert((from, to), now_s() + BARRED_S);
+        let back = Change { from: change.to, to: change.from, predicted: 0.0 };
+        if !is_taken_back {
+            return self.undo(back).await;
+        }
+        self.summary.undone += 1;
+        // The next controller must not undo it once more.
+        let (job, elapsed_s) = self.last_turn.clone();
+        let event = Event::Changed { change: back, is_undoing: true, elapsed_s, job };
+        (self.say)(&event);
+        self.persist(Kind::Changed, &event.to_string(), &event).await;
         Ok(())
     }
 

@@ -79,6 +79,8 @@ pub(super) struct Trial {
     is_late: bool,
     /// The turns of both configurations; None for a change that is judged by the samples before and after it alone.
     turns: Option<Turns>,
+    /// True if the times to a reply that a turn's samples have are those of that turn, and not also of turns before it.
+    tells_times: bool,
     /// The configuration that the cluster has now.
     present: Side,
 }
@@ -106,16 +108,19 @@ impl Trial {
             rewrites,
             is_late: false,
             turns: None,
+            tells_times: true,
             present: Side::New,
         }
     }
 
     /// Returns the same judgement by turns, if there are enough samples from before and the change was not made under low load;
-    /// `middle` is the configuration with which the block in the middle begins.
-    pub(super) fn with_turns(self, middle: Side) -> Self {
+    /// `middle` is the configuration with which the block in the middle begins. Times to a reply that a sample tells are those of
+    /// the last `remembered` samples.
+    pub(super) fn with_turns(self, middle: Side, remembered: usize) -> Self {
         let is_quiet = self.quiet_max.is_some();
         let turns = (!is_quiet).then(|| Turns::new(&self.before, self.judged_by, middle)).flatten();
-        Self { turns, ..self }
+        let tells_times = turns.as_ref().is_none_or(|turns| turns.length() > remembered);
+        Self { turns, tells_times, ..self }
     }
 
     /// Returns the configuration whose turn it is if the cluster does not have it, with the numbers of complete turns and of all;
@@ -126,9 +131,14 @@ impl Trial {
         Some((side, turns.progress()))
     }
 
-    /// Handles the end of the roll that gave the turn to the other configuration.
-    pub(super) fn turned(&mut self) {
-        self.present = self.present.other();
+    /// Returns the mean mix of the samples after the change; None if there are none.
+    pub(super) fn mix(&self) -> Option<Mix> {
+        Mix::mean(self.after.iter().map(|window| (1.0, window.mix)))
+    }
+
+    /// Handles the end of a roll after which the cluster has this configuration.
+    pub(super) fn turned(&mut self, present: Side) {
+        self.present = present;
         if let Some(turns) = &mut self.turns {
             turns.changed();
         }
@@ -165,16 +175,14 @@ impl Trial {
             self.is_warm = is_warm(&self.rising) || self.rising.len() >= WARM_MAX;
             return;
         }
-        if self.present == Side::New {
+        let counts = self.turns.as_mut().is_none_or(|turns| turns.add(window));
+        if counts && self.present == Side::New {
             self.after.push(window);
-        }
-        if let Some(turns) = &mut self.turns {
-            turns.add(window);
         }
     }
 
     /// Judges a change by its turns: None while more of them are awaited. A change that has the slowest replies take too long,
-    /// or memory run short, is not tried for longer.
+    /// or memory run short, in half of the samples that are required at least, is not tried for longer.
     fn judged_by_turns(
         &self,
         turns: &Turns,
@@ -182,13 +190,16 @@ impl Trial {
         numbers: (usize, usize),
         bounds: &Bounds,
     ) -> Option<Judgement> {
-        if turns.side().is_none() {
-            return switchback::judged(&turns.blocks(), rates, numbers, bounds);
+        let is_seen = self.after.len() >= self.judged_by.div_ceil(2).max(WINDOWS_MIN);
+        let until_now = judge(&self.before, &self.after, rates, numbers, bounds);
+        let harmful = until_now.filter(|until_now| {
+            let reason = until_now.undo_reason;
+            is_seen && matches!(reason, Some(UndoReason::TailLatency | UndoReason::Memory))
+        });
+        if harmful.is_some() || turns.side().is_some() {
+            return harmful;
         }
-        let until_now = judge(&self.before, &self.after, rates, numbers, bounds)?;
-        let is_harmful =
-            matches!(until_now.undo_reason, Some(UndoReason::TailLatency | UndoReason::Memory));
-        is_harmful.then_some(until_now)
+        switchback::judged(&turns.blocks(), rates, numbers, bounds, self.tells_times)
     }
 
     /// Judges the change. Returns None while more samples after it are awaited, and `Some(None)` if there are too few
@@ -271,7 +282,7 @@ mod tests {
             window(9_000.0 * growth * gain)
         };
         let before: Vec<Window> = (0..6).map(|_| serve(Side::Old)).collect();
-        let mut trial = Trial { before, ..trial(0) }.with_turns(Side::New);
+        let mut trial = Trial { before, ..trial(0) }.with_turns(Side::New, 0);
         let mut turned = 0;
         let judgement = loop {
             let window = serve(trial.present);
@@ -281,7 +292,7 @@ mod tests {
             }
             if let Some((side, _)) = trial.due() {
                 assert_ne!(side, trial.present);
-                trial.turned();
+                trial.turned(side);
                 turned += 1;
             }
             assert!(turned < 20, "it ends");
@@ -295,21 +306,21 @@ mod tests {
         let judged = |trial: &Trial| trial.judged(&rates, (0, 1), &Bounds::default());
         let times = [Some(40.0), None, None, None];
         let slow = Window { slowest: times, ..window(9_000.0) };
-        let mut harmful = trial(6).with_turns(Side::Old);
+        let mut harmful = trial(6).with_turns(Side::Old, 0);
         (0..6).for_each(|_| harmful.add(Some(slow), false));
         let reason = judged(&harmful).unwrap().unwrap().undo_reason;
         assert_eq!(reason, Some(UndoReason::TailLatency));
 
-        let mut held = trial(6).with_turns(Side::Old);
+        let mut held = trial(6).with_turns(Side::Old, 0);
         (0..8).for_each(|_| held.add(Some(window(9_900.0)), false));
         assert_eq!(judged(&held), None);
         held.end_turns();
         assert!((judged(&held).unwrap().unwrap().realised.mean - 0.1).abs() < 1e-9);
         // Clients who ask for nothing are not waited for without end.
-        let mut idle = trial(6).with_turns(Side::Old);
+        let mut idle = trial(6).with_turns(Side::Old, 0);
         (0..60).for_each(|_| idle.add(None, false));
         assert_eq!(judged(&idle), Some(None));
-        assert!(trial(1).with_turns(Side::Old).turns.is_none(), "too little from before");
+        assert!(trial(1).with_turns(Side::Old, 0).turns.is_none(), "too little from before");
     }
 
     #[test]

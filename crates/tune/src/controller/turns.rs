@@ -59,19 +59,24 @@ impl Turns {
         self.present.clear();
     }
 
-    /// Adds a sample of the present turn.
-    pub(super) fn add(&mut self, window: Window) {
+    /// Adds a sample of the present turn. Returns false if it does not count, since throughput settles.
+    pub(super) fn add(&mut self, window: Window) -> bool {
         if self.settling > 0 {
             self.settling -= 1;
-            return;
+            return false;
         }
-        if self.complete.len() == self.order.len() {
-            return;
+        if self.complete.len() < self.order.len() {
+            self.present.push(window);
+            if self.present.len() == self.length {
+                self.complete.push(std::mem::take(&mut self.present));
+            }
         }
-        self.present.push(window);
-        if self.present.len() == self.length {
-            self.complete.push(std::mem::take(&mut self.present));
-        }
+        true
+    }
+
+    /// Returns the number of samples of a turn.
+    pub(super) fn length(&self) -> usize {
+        self.length
     }
 
     /// Returns the complete blocks.
@@ -111,11 +116,12 @@ mod tests {
                 if side != present {
                     present = side;
                     turns.changed();
-                    turns.add(window(1.0));
+                    assert!(!turns.add(window(1.0)));
                 } else if seen.len() == 1 {
-                    turns.add(window(1.0));
+                    assert!(!turns.add(window(1.0)));
                 }
-                (0..2).for_each(|_| turns.add(window(if side == Side::Old { 9e3 } else { 1e4 })));
+                let rate_s = if side == Side::Old { 9e3 } else { 1e4 };
+                assert!(turns.add(window(rate_s)) && turns.add(window(rate_s)));
                 seen.push(side);
             }
             let count = |side| seen.iter().filter(|one| **one == side).count();

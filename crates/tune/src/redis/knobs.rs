@@ -71,19 +71,31 @@ const fn restart(
     Knob { name, default, values, class: Class::Restart, about }
 }
 
-/// Returns true if a change of this setting holds only for keys that are written after it, or may evict keys.
-fn needs_rewritten_keys(name: &str) -> bool {
-    let of_encoding = ["hash-max-", "zset-max-", "list-", "set-max-", "stream-node-", "hll-"];
-    of_encoding.iter().any(|prefix| name.starts_with(prefix)) || name.starts_with("maxmemory")
-}
+/// Beginnings of the names of live settings whose effect does not end with them: keys keep the encoding that they were written with,
+/// or are evicted; a log or a snapshot of all data is written; memory is defragmented for minutes.
+const LASTING: [&str; 11] = [
+    "hash-max-",
+    "zset-max-",
+    "list-",
+    "set-max-",
+    "stream-node-",
+    "hll-",
+    "maxmemory",
+    "appendonly",
+    "auto-aof-",
+    "save",
+    "active",
+];
 
-/// Returns true if all differences between two configurations are live settings that hold for keys which exist already.
+/// Returns true if two configurations can take turns within a minute: all differences are live settings, and the effect of each
+/// ends with it.
 ///
 /// # Errors
 /// Fails if a setting is unknown.
-pub fn is_live_for_stored_keys(from: &Configuration, to: &Configuration) -> Result<bool> {
+pub fn can_take_turns(from: &Configuration, to: &Configuration) -> Result<bool> {
     let differ = differences::<Redis>(from, to)?;
-    Ok(is_live::<Redis>(from, to)? && !differ.iter().any(|name| needs_rewritten_keys(name)))
+    let lasts = |name: &String| LASTING.iter().any(|prefix| name.starts_with(prefix));
+    Ok(is_live::<Redis>(from, to)? && !differ.iter().any(lasts))
 }
 
 /// All settings of Redis that tuning may change.

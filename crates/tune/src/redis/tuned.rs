@@ -94,6 +94,7 @@ impl Cluster for TunedCluster {
     type Observer = Observer;
     /// Buckets of latencies differ by a factor of two, and latencies within one are interpolated.
     const LATENCY_WITHIN: f64 = 2.1;
+    const LATENCY_COVERS_S: f64 = 0.0;
 
     fn configurations(&self) -> &[Configuration] {
         &self.configurations
@@ -148,7 +149,7 @@ impl Cluster for TunedCluster {
     }
 
     fn can_take_turns(&self, (from, to): (usize, usize)) -> Result<bool> {
-        knobs::is_live_for_stored_keys(&self.configurations[from], &self.configurations[to])
+        knobs::can_take_turns(&self.configurations[from], &self.configurations[to])
     }
 
     async fn present(&self) -> Result<Present> {

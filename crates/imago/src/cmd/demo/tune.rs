@@ -12,7 +12,6 @@ use imago_load::Schema;
 use imago_load::cassandra::{CassandraTarget, preload, show_content};
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
-use imago_plan::tune::workload::Mix as Shares;
 use imago_testbed::CassandraSpec;
 use imago_tune::cassandra::roll::{Roller, Spec};
 use imago_tune::cassandra::tuned::{self, TunedCluster};
@@ -195,8 +194,7 @@ fn tuned_cluster(file: ClusterFile, measurements: &Measurements) -> Result<Tuned
 }
 
 fn request(args: &Args, trace: PathBuf) -> Request {
-    let mut measurements = Measurements::shipped(CASSANDRA);
-    measurements.throughputs = measurements.throughputs.map(Shares::with_inserts_as_updates);
+    let measurements = Measurements::shipped(CASSANDRA).with_inserts_as_updates();
     let costs = Costs { catch_up: 0.4, ..Costs::guessed(NODES.into()) };
     Request {
         approved: [CostClass::Live, CostClass::Alter, CostClass::Restart].into(),

@@ -199,10 +199,12 @@ pub(super) fn text(outcome: &Outcome) -> String {
     if let Some(accuracy) = &outcome.accuracy {
         _ = writeln!(
             text,
-            "\n{} cells whose shape was not probed: job times are {:.1} % off in the median, {:.1} % at most; hit ratios {:.4} at most.",
+            "\n{} cells whose shape was not probed: job times are {:.1} % off in the median, {:.1} % at most, and {:.0} % of them in \
+             their 90 % intervals; hit ratios {:.4} at most.",
             accuracy.held_out,
             accuracy.time_error_median * 100.0,
             accuracy.time_error_max * 100.0,
+            accuracy.time_inside * 100.0,
             accuracy.hit_ratio_error_max,
         );
     }

@@ -56,21 +56,33 @@ pub(super) async fn list(args: &Args, context: &Context) -> Result<(), Failure> 
 
 /// Name of the prediction of a change: the throughput after it, divided by that before it.
 const GAIN_RATIO: &str = "gain_ratio";
+/// Names of the predictions of the median and of the 99th percentile of the time to a reply after a change, divided by those
+/// before it.
+const MEDIAN_RATIO: &str = "median_ratio";
+const P99_RATIO: &str = "p99_ratio";
+/// Factor of the interval of these: they were measured while the database served as much as it could, which clients seldom ask
+/// for.
+const TIMES_WITHIN: f64 = 2.0;
 
-/// Shows how good the predicted gains of a cluster's changes were.
+/// Shows how good the predicted gains of a cluster's changes were, and the predicted times of its rolls.
 pub(super) async fn foresight(kept: &ClusterArgs, context: &Context) -> Result<(), Failure> {
     let read = async {
-        match kept.jobs().await? {
-            Jobs::Cassandra { journal, .. } => decided(&journal, DAYS_MAX).await,
-            Jobs::Redis { decisions, .. } => decided(&decisions, DAYS_MAX).await,
-        }
+        let jobs = kept.jobs().await?;
+        let decided = match &jobs {
+            Jobs::Cassandra { journal, .. } => decided(journal, DAYS_MAX).await?,
+            Jobs::Redis { decisions, .. } => decided(decisions, DAYS_MAX).await?,
+        };
+        let rolls = jobs.journal().list().await?;
+        Ok((decided.entries, rolls.into_iter().flat_map(|roll| roll.predictions).collect()))
     };
-    let entries = read.await.map_err(|error: Error| cluster_failure(&error))?.entries;
-    context.output.result(&predictions(&entries), Summary::in_words)
+    let read: Result<(Vec<Entry>, Vec<Prediction>), Error> = read.await;
+    let (entries, rolls) = read.map_err(|error| cluster_failure(&error))?;
+    let summary = predictions(&entries, rolls);
+    context.output.result(&summary, Summary::in_words)
 }
 
-/// Returns the quality of the predicted gains in entries of the log of decisions.
-fn predictions(entries: &[Entry]) -> Summary {
+/// Returns the quality of the predicted gains in entries of the log of decisions, and of the predictions of rolls.
+fn predictions(entries: &[Entry], rolls: Vec<Prediction>) -> Summary {
     let prediction = |entry: &Entry| {
         let judged = Judged::of(entry)?;
         let ([low, high], (predicted, realised)) = (judged.predicted_interval?, judged.gain()?);
@@ -81,8 +93,24 @@ fn predictions(entries: &[Entry]) -> Summary {
             realized: Some(1.0 + realised),
         })
     };
-    let all: Vec<Prediction> = entries.iter().filter_map(prediction).collect();
-    Summary::by(By::Changes(all.len()), all.iter())
+    let gains: Vec<Prediction> = entries.iter().filter_map(prediction).collect();
+    let times: Vec<Prediction> = entries.iter().flat_map(times).collect();
+    Summary::by(By::Changes(gains.len()), gains.iter().chain(&times).chain(&rolls))
+}
+
+/// Returns the predicted and the measured times to a reply after a change, divided by those before it.
+fn times(entry: &Entry) -> Vec<Prediction> {
+    let Some(judged) = Judged::of(entry) else { return Vec::new() };
+    let names = [MEDIAN_RATIO, P99_RATIO];
+    let measured = [judged.median_times, judged.slowest_times];
+    let of = |(name, (predicted, measured)): (&str, (f64, Option<f64>))| Prediction {
+        name: name.to_owned(),
+        predicted: Interval::within(predicted, TIMES_WITHIN),
+        at_ms: u64::try_from(entry.at_ms).unwrap_or(0),
+        realized: measured,
+    };
+    let predicted = judged.predicted_times.into_iter().flatten();
+    names.into_iter().zip(predicted.zip(measured)).map(of).collect()
 }
 
 /// Prints the last decision for a cluster, with the reason for or against each other configuration, and the outcome
@@ -210,10 +238,10 @@ mod tests {
             // Of an earlier version, without an interval.
             judged(0.2, 0.2, None),
         ];
-        let text = predictions(&entries).in_words();
+        let text = predictions(&entries, Vec::new()).in_words();
         assert!(text.contains("gain_ratio      2         2     1 (50 %)"), "{text}");
         assert!(text.ends_with("changes: 2\n"), "{text}");
-        let none = predictions(&entries[..1]).in_words();
+        let none = predictions(&entries[..1], Vec::new()).in_words();
         assert_eq!(none, "no change of this cluster's configuration was judged\n");
     }
 }

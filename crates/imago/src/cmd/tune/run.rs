@@ -6,7 +6,6 @@ use std::time::Duration;
 use imago_mongo::namespace::Namespace;
 use imago_plan::tune::judge::Bounds;
 use imago_plan::tune::roll::{CostClass, Costs};
-use imago_plan::tune::workload::Mix;
 use imago_tune::cassandra::{self, Cassandra};
 use imago_tune::cluster::{self, Database as _, Settings};
 use imago_tune::configurations::{self, Configuration, in_order};
@@ -238,9 +237,7 @@ impl Args {
 
     /// Returns the settings of the control loop. `guessed` has the costs of changes that no roll has measured yet.
     fn request(&self, guessed: Costs) -> Result<Request, Failure> {
-        let mut measurements = measurements(&self.measurements)?;
-        // Neither database counts inserts separately from updates.
-        measurements.throughputs = measurements.throughputs.map(Mix::with_inserts_as_updates);
+        let measurements = measurements(&self.measurements)?.with_inserts_as_updates();
         let class = |class: &Class| match class {
             Class::Live => CostClass::Live,
             Class::Alter => CostClass::Alter,

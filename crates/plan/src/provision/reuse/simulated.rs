@@ -11,6 +11,7 @@
 
 mod queues;
 mod redis;
+mod table;
 
 use rand::Rng;
 

@@ -5,7 +5,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::{InMemory, costs, machine, shape};
 use crate::provision::queueing::simulator::{Step, simulate};
-use crate::provision::{Costs, Errors, Recorded, RecordedPhase, Shares};
+use crate::provision::{Costs, Errors, Recorded, RecordedPhase, Servers, Shares};
 
 /// A job that reads its orders by `requests` requests of `keys` keys, over `at_once` connections, and works for `own_s` after each
 /// reply: played through against costs that are `factor` times those of the probe. Returns the phase as a proxy records it.
@@ -49,14 +49,9 @@ fn recorded(phases: Vec<RecordedPhase>, pauses_s: f64) -> Recorded {
 
 fn predicted_s(of: &Recorded, costs: &Costs, factor: f64, shards: u32) -> f64 {
     let (errors, shares) = (Errors::default(), Shares::even());
-    let told = of.predict(
-        costs,
-        (Some(factor), &errors),
-        &machine(1.0),
-        shape(shards, 0),
-        &shares,
-        &InMemory,
-    );
+    let (machine, shape) = (machine(1.0), shape(shards, 0));
+    let servers = Servers { shape, machine: &machine, shares: &shares, hits: &InMemory };
+    let told = of.predict(costs, (Some(factor), &errors), servers);
     assert!((told.interval_s[0]..=told.interval_s[1]).contains(&told.job_s), "{told:?}");
     told.job_s
 }
@@ -77,8 +72,10 @@ fn many_at_once_are_as_fast_on_more_shards_as_when_they_are_played_there() {
     // Requests of 40 keys over 24 connections, which saturate one shard, on servers that are 1.7 times as slow as the probe's.
     let of = |shards| played((6_000, 40), 24, 0.5e-3, shards, 1.7);
     let job = recorded(vec![of(1)], 0.3);
-    let shares = Shares::even();
-    let factor = job.cost_factor(&costs(), &machine(1.0), shape(1, 0), &shares, &InMemory);
+    let (shares, machine) = (Shares::even(), machine(1.0));
+    let servers =
+        Servers { shape: shape(1, 0), machine: &machine, shares: &shares, hits: &InMemory };
+    let factor = job.cost_factor(&costs(), servers);
     assert!((1.5..1.9).contains(&factor), "{factor}");
     let again_s = predicted_s(&job, &costs(), factor, 1);
     assert!((again_s - job.job_s()).abs() < 0.01 * job.job_s(), "{again_s} of {}", job.job_s());
@@ -98,10 +95,11 @@ fn a_phase_without_requests_keeps_its_time() {
 #[test]
 fn the_interval_is_that_of_the_servers_part() {
     let job = recorded(vec![played((500, 1), 1, 1e-3, 1, 1.0)], 0.0);
-    let shares = Shares::even();
+    let (shares, machine) = (Shares::even(), machine(1.0));
+    let servers =
+        Servers { shape: shape(1, 0), machine: &machine, shares: &shares, hits: &InMemory };
     let width = |errors: Errors| {
-        let told =
-            job.predict(&costs(), (None, &errors), &machine(1.0), shape(1, 0), &shares, &InMemory);
+        let told = job.predict(&costs(), (None, &errors), servers);
         assert!(told.interval_s[0] >= job.own_s());
         told.interval_s[1] / told.interval_s[0]
     };

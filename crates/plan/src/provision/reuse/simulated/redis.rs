@@ -6,16 +6,15 @@
 //! A candidate that is used meanwhile retains its old rank, as in Redis, and so may be evicted although it was used.
 //!
 //! Redis records the time of use in seconds: entries that were used in the same second are equally old, and a job that passes
-//! over its keys in a second evicts at random. Redis samples entries from neighbouring places of its hash table, which is as
-//! good as random; here they are sampled at random, without repetition.
+//! over its keys in a second evicts those that the [`Table`] samples, which does not sample evenly.
 //!
-//! Invariant: `place_of` holds the index of each entry, and `used` is the sum of their bytes.
+//! Invariant: `used` is the sum of the entries' bytes.
 
 use rand::{Rng, RngExt as _};
 
 use super::Policy;
+use super::table::Table;
 use crate::provision::reuse::Reference;
-use crate::provision::reuse::hashed::KeyMap;
 
 /// Limit on the number of candidates in the eviction pool.
 const POOL: usize = 16;
@@ -27,20 +26,21 @@ const LFU_START: u8 = 5;
 pub(super) struct Cache {
     policy: Policy,
     capacity: u64,
-    /// Limit on the number of candidates in the eviction pool.
-    pool_max: usize,
-    entries: Vec<Entry>,
-    place_of: KeyMap<u32>,
+    entries: Table<Entry>,
     used: u64,
-    /// Candidates for eviction as (rank, key), the highest rank last.
-    pool: Vec<(u64, u64)>,
-    /// Indexes of the entries that were sampled last.
-    drawn: Vec<usize>,
+    pool: Pool,
+}
+
+/// The candidates for eviction as (rank, key), the highest rank last.
+#[derive(Debug)]
+struct Pool {
+    candidates: Vec<(u64, u64)>,
+    /// Limit on their number.
+    max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    key: u64,
     bytes: u32,
     /// Number of uses of the entry on a logarithmic scale, for LFU.
     counter: u8,
@@ -57,12 +57,9 @@ impl Cache {
         Self {
             policy,
             capacity,
-            pool_max,
-            entries: Vec::new(),
-            place_of: KeyMap::default(),
+            entries: Table::new(),
             used: 0,
-            pool: Vec::with_capacity(pool_max + 1),
-            drawn: Vec::new(),
+            pool: Pool { candidates: Vec::with_capacity(pool_max + 1), max: pool_max },
         }
     }
 
@@ -77,30 +74,27 @@ impl Cache {
             return false;
         }
         let Reference { key, bytes } = reference;
-        let now = self.clock(time);
-        let place = self.place_of.get(&key).map(|place| *place as usize);
-        match place {
-            Some(place) => {
-                let counter = self.counter(self.entries[place], now);
-                let entry = &mut self.entries[place];
-                self.used = self.used - u64::from(entry.bytes) + u64::from(bytes);
-                *entry = Entry { bytes, last: now, counter, ..*entry };
-                if let Policy::SampledLfu { log_factor, .. } = self.policy {
-                    entry.counter = incremented(counter, log_factor, rng);
+        let (now, policy) = (self.clock(time), self.policy);
+        let found = self.entries.get_mut(key);
+        let is_hit = found.is_some();
+        match found {
+            Some(entry) => {
+                let mut counter = decayed(policy, *entry, now);
+                if let Policy::SampledLfu { log_factor, .. } = policy {
+                    counter = incremented(counter, log_factor, rng);
                 }
+                self.used = self.used - u64::from(entry.bytes) + u64::from(bytes);
+                *entry = Entry { bytes, last: now, counter };
             }
             None => {
-                let at =
-                    u32::try_from(self.entries.len()).expect("a trace has fewer than 2^32 keys");
-                self.place_of.insert(key, at);
-                self.entries.push(Entry { key, bytes, counter: LFU_START, last: now });
+                self.entries.insert(key, Entry { bytes, counter: LFU_START, last: now });
                 self.used += u64::from(bytes);
             }
         }
         while self.used > self.capacity {
             self.evict(now, rng);
         }
-        place.is_some()
+        is_hit
     }
 
     /// Converts the number of references into the clock of the policy: seconds for LRU, minutes for LFU.
@@ -114,61 +108,49 @@ impl Cache {
         }
     }
 
-    /// Returns the use counter of an entry at the time `now`, decayed by the minutes since its last use.
-    fn counter(&self, entry: Entry, now: u64) -> u8 {
-        let Policy::SampledLfu { decay_minutes, .. } = self.policy else { return entry.counter };
-        let passed = (now - entry.last).checked_div(decay_minutes.into()).unwrap_or(0);
-        entry.counter.saturating_sub(u8::try_from(passed).unwrap_or(u8::MAX))
-    }
-
-    fn rank(&self, entry: Entry, now: u64) -> u64 {
-        match self.policy {
-            Policy::SampledLfu { .. } => (u8::MAX - self.counter(entry, now)).into(),
-            _ => now - entry.last,
-        }
-    }
-
     /// Evicts one entry. The cache is not empty, since it exceeds its capacity.
     fn evict(&mut self, now: u64, rng: &mut impl Rng) {
         loop {
-            self.offer_drawn(now, rng);
-            while let Some((_, key)) = self.pool.pop() {
+            let (policy, pool) = (self.policy, &mut self.pool);
+            self.entries.sample(policy.samples() as usize, rng, |key, entry| {
+                pool.offer(rank(policy, entry, now), key);
+            });
+            while let Some((_, key)) = self.pool.candidates.pop() {
                 // A candidate may be gone: a key may occur twice in the pool.
-                if let Some(place) = self.place_of.remove(&key) {
-                    let gone = self.entries.swap_remove(place as usize);
+                if let Some(gone) = self.entries.remove(key) {
                     self.used -= u64::from(gone.bytes);
-                    if let Some(moved) = self.entries.get(place as usize) {
-                        self.place_of.insert(moved.key, place);
-                    }
                     return;
                 }
             }
         }
     }
+}
 
-    fn offer_drawn(&mut self, now: u64, rng: &mut impl Rng) {
-        let all = self.entries.len();
-        let samples = (self.policy.samples() as usize).min(all);
-        self.drawn.clear();
-        // One of the indices up to `last`, or `last` itself if that one is sampled already (Floyd's method: Bentley and
-        // Floyd, "A sample of brilliance", CACM 1987). If all entries are sampled, they come in order.
-        for last in all - samples..all {
-            let place = if samples == all { last } else { rng.random_range(0..=last) };
-            let place = if self.drawn.contains(&place) { last } else { place };
-            self.drawn.push(place);
-            self.offer(self.rank(self.entries[place], now), self.entries[place].key);
+impl Pool {
+    /// Adds the entry of `key`, if there is room or its rank exceeds the lowest one there.
+    fn offer(&mut self, rank: u64, key: u64) {
+        let place = self.candidates.partition_point(|(other, _)| *other < rank);
+        if self.candidates.len() < self.max {
+            self.candidates.insert(place, (rank, key));
+        } else if place > 0 {
+            self.candidates.remove(0);
+            self.candidates.insert(place - 1, (rank, key));
         }
     }
+}
 
-    /// Adds the entry of `key` to the pool of candidates, if there is room or its rank exceeds the lowest one there.
-    fn offer(&mut self, rank: u64, key: u64) {
-        let place = self.pool.partition_point(|(other, _)| *other < rank);
-        if self.pool.len() < self.pool_max {
-            self.pool.insert(place, (rank, key));
-        } else if place > 0 {
-            self.pool.remove(0);
-            self.pool.insert(place - 1, (rank, key));
-        }
+/// Returns the use counter of an entry at the time `now`, decayed by the minutes since its last use.
+fn decayed(policy: Policy, entry: Entry, now: u64) -> u8 {
+    let Policy::SampledLfu { decay_minutes, .. } = policy else { return entry.counter };
+    let passed = (now - entry.last).checked_div(decay_minutes.into()).unwrap_or(0);
+    entry.counter.saturating_sub(u8::try_from(passed).unwrap_or(u8::MAX))
+}
+
+/// Returns the rank of an entry among the candidates for eviction at the time `now`.
+fn rank(policy: Policy, entry: Entry, now: u64) -> u64 {
+    match policy {
+        Policy::SampledLfu { .. } => (u8::MAX - decayed(policy, entry, now)).into(),
+        _ => now - entry.last,
     }
 }
 
@@ -194,34 +176,13 @@ mod tests {
         let mut cache =
             Cache::new(Policy::SampledLru { samples: 5, references_per_s: None }, 1_000);
         for rank in [5, 90, 30, 70, 10, 20, 40, 60, 50, 80, 15, 25, 35, 45, 55, 65] {
-            cache.offer(rank, rank);
+            cache.pool.offer(rank, rank);
         }
         // It is full: a low rank is refused, a higher one pushes the lowest out.
-        cache.offer(4, 4);
-        cache.offer(75, 75);
-        let ranks: Vec<u64> = cache.pool.iter().map(|(rank, _)| *rank).collect();
+        cache.pool.offer(4, 4);
+        cache.pool.offer(75, 75);
+        let ranks: Vec<u64> = cache.pool.candidates.iter().map(|(rank, _)| *rank).collect();
         assert_eq!(ranks, [10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 70, 75, 80, 90]);
-    }
-
-    #[test]
-    fn places_are_drawn_evenly_and_without_repetition() {
-        let mut dice = StdRng::seed_from_u64(4);
-        let mut cache =
-            Cache::new(Policy::SampledLru { samples: 5, references_per_s: None }, 1_000);
-        for key in 0..20 {
-            cache.refer(Reference { key, bytes: 10 }, key, &mut dice);
-        }
-        let mut counts = [0; 20];
-        for _ in 0..20_000 {
-            cache.offer_drawn(100, &mut dice);
-            let mut drawn = cache.drawn.clone();
-            drawn.sort_unstable();
-            drawn.dedup();
-            assert_eq!(drawn.len(), 5);
-            drawn.iter().for_each(|place| counts[*place] += 1);
-        }
-        // 5,000 are expected; the deviation is 61.
-        assert!(counts.iter().all(|count| (4_750..5_250).contains(count)), "{counts:?}");
     }
 
     #[test]
@@ -245,21 +206,18 @@ mod tests {
     #[test]
     fn an_unused_counter_falls_by_one_each_minute() {
         let cache = Cache::new(LFU, 1_000);
-        let entry = Entry { key: 1, bytes: 10, counter: 7, last: 3 };
-        let counters = [3, 4, 9, 10, 1_000].map(|now| cache.counter(entry, now));
+        let entry = Entry { bytes: 10, counter: 7, last: 3 };
+        let counters = [3, 4, 9, 10, 1_000].map(|now| decayed(LFU, entry, now));
         assert_eq!(counters, [7, 6, 1, 0, 0]);
         assert_eq!([2_999, 3_000, 16_500].map(|time| cache.clock(time)), [0, 1, 5]);
         let lru = Policy::SampledLru { samples: 5, references_per_s: Some(250.0) };
         assert_eq!([249, 250, 1_100].map(|time| Cache::new(lru, 1_000).clock(time)), [0, 1, 4]);
-        let never = Cache::new(
-            Policy::SampledLfu {
-                samples: 5,
-                log_factor: 10,
-                decay_minutes: 0,
-                references_per_s: 50.0,
-            },
-            1_000,
-        );
-        assert_eq!(never.counter(entry, 1_000), 7);
+        let never = Policy::SampledLfu {
+            samples: 5,
+            log_factor: 10,
+            decay_minutes: 0,
+            references_per_s: 50.0,
+        };
+        assert_eq!(decayed(never, entry, 1_000), 7);
     }
 }
