@@ -82,14 +82,13 @@ pub trait Sampled {
     /// Returns an error if the configuration cannot be rolled out, or the database cannot be filled.
     async fn roll(&mut self, request: &Request, number: usize, caller: &Caller<'_>) -> Result<()>;
 
-    /// Returns true if each configuration of the request can replace the first one in running nodes: by live settings whose effect
-    /// ends with them.
+    /// Returns true if two configurations can replace each other in running nodes: by live settings whose effect ends with them.
     ///
     /// # Errors
     /// Returns an error if a setting is unknown.
-    fn is_live(&self, request: &Request) -> Result<bool>;
+    fn can_take_turns(from: &Configuration, to: &Configuration) -> Result<bool>;
 
-    /// Changes running nodes to the configuration at the index `number` of the request. Only if [`Self::is_live`].
+    /// Changes running nodes to the configuration at the index `number` of the request. Only if [`Self::can_take_turns`].
     ///
     /// # Errors
     /// Returns an error if the configuration cannot be rolled out.

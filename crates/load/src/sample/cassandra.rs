@@ -6,6 +6,7 @@ use imago_tune::cassandra::background::BackgroundWork;
 use imago_tune::cassandra::roll::{Roller, Spec};
 use imago_tune::cassandra::{ClusterFile, Consistency, knobs};
 use imago_tune::cluster::{Error, Result};
+use imago_tune::configurations::Configuration;
 use imago_workload::history::IdForm;
 
 use super::{Caller, Request, ResourceUsage, Sampled};
@@ -68,16 +69,8 @@ impl Sampled for Table {
         rolled.map(drop)
     }
 
-    fn is_live(&self, request: &Request) -> Result<bool> {
-        let first = &request.configurations[0];
-        let live = |one| knobs::can_take_turns(first, one);
-        Ok(request
-            .configurations
-            .iter()
-            .map(live)
-            .collect::<Result<Vec<_>>>()?
-            .iter()
-            .all(|is| *is))
+    fn can_take_turns(from: &Configuration, to: &Configuration) -> Result<bool> {
+        knobs::can_take_turns(from, to)
     }
 
     async fn switch(

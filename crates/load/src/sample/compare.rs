@@ -3,7 +3,7 @@
 //! The load ends before a change of the configuration, and begins again after it: a change under load would take several times as
 //! long. If both differ in live settings alone, they change in the running nodes; otherwise nodes restart, or records are written
 //! anew, and each turn warms up first. A turn's windows begin when throughput has settled. Afterwards the database has its first
-//! configuration again, whatever happens: also after an error, or an interruption.
+//! configuration again. So it has after an error or an interruption.
 
 use std::time::{Duration, Instant};
 
@@ -157,7 +157,7 @@ pub async fn compare<D: Sampled>(
 ) -> Result<Compared> {
     assert!(request.configurations.len() >= 2 && !request.mixes.is_empty(), "two, under a mix");
     database.prepare(request, caller).await?;
-    let is_live = database.is_live(request)?;
+    let is_live = D::can_take_turns(&request.configurations[0], &request.configurations[1])?;
     let mut turns = Turns {
         present: usize::MAX,
         load: None,

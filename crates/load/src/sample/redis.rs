@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use imago_job::reporter::Events;
 use imago_tune::cluster::{Error, Result};
-use imago_tune::configurations;
+use imago_tune::configurations::{self, Configuration};
 use imago_tune::redis::connection::{Node, line};
 use imago_tune::redis::replication::Replication;
 use imago_tune::redis::roll::{Roller, Spec};
@@ -87,16 +87,8 @@ impl Sampled for Records {
         Ok(())
     }
 
-    fn is_live(&self, request: &Request) -> Result<bool> {
-        let first = &request.configurations[0];
-        let live = |one| knobs::can_take_turns(first, one);
-        Ok(request
-            .configurations
-            .iter()
-            .map(live)
-            .collect::<Result<Vec<_>>>()?
-            .iter()
-            .all(|is| *is))
+    fn can_take_turns(from: &Configuration, to: &Configuration) -> Result<bool> {
+        knobs::can_take_turns(from, to)
     }
 
     async fn switch(

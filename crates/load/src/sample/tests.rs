@@ -74,8 +74,6 @@ struct Counting {
     asked: AtomicU64,
     /// Cancelled when the windows of a measurement are about to begin.
     interrupts: Option<CancellationToken>,
-    /// Whether its configurations can change under a load.
-    is_live: bool,
     /// Number of rolls after which one fails; and all behind that one, if it breaks.
     fails_at: Option<usize>,
     breaks: bool,
@@ -95,7 +93,6 @@ impl Counting {
             prepared,
             asked,
             interrupts: None,
-            is_live: true,
             fails_at: None,
             breaks: false,
             busy: 0,
@@ -132,8 +129,9 @@ impl Sampled for Counting {
         Ok(Some(ResourceUsage { memory_bytes: 1_000 + self.rolled.len() as u64, cpu_s }))
     }
 
-    fn is_live(&self, _: &Request) -> Result<bool> {
-        Ok(self.is_live)
+    /// A configuration that is called "restart" takes one.
+    fn can_take_turns(_: &Configuration, to: &Configuration) -> Result<bool> {
+        Ok(to.name != "restart")
     }
 
     async fn switch(&mut self, _: &Request, number: usize, _: &Caller<'_>) -> Result<()> {
@@ -264,11 +262,14 @@ fn turns_request() -> Request {
 #[tokio::test]
 async fn two_configurations_take_turns_and_the_first_one_is_there_at_last() {
     for is_live in [true, false] {
-        let mut database = Counting { differ: true, is_live, ..Counting::new(true) };
+        let mut database = Counting { differ: true, ..Counting::new(true) };
+        let mut request = turns_request();
+        let second = if is_live { "B" } else { "restart" };
+        request.configurations[1].name = second.into();
         let (cancel, said) = (CancellationToken::new(), Mutex::new(String::new()));
         let say = |what: String| *said.lock().unwrap() += &(what + "\n");
         let caller = Caller { process: "test", cancel: &cancel, say: &say };
-        let found = compare(&mut database, &turns_request(), &BOUNDS, &caller).await.unwrap();
+        let found = compare(&mut database, &request, &BOUNDS, &caller).await.unwrap();
         assert_eq!((found.verdict, found.is_live), (Verdict::Less, is_live), "{found:?}");
         assert_eq!(found.ended_by, EndedBy::Verdict);
         let gain = found.throughput.unwrap();
@@ -276,10 +277,10 @@ async fn two_configurations_take_turns_and_the_first_one_is_there_at_last() {
         assert!(found.median.unwrap().change > 0.5 && found.p99.is_some(), "{found:?}");
         assert_eq!(found.turns.len(), 4 * found.blocks);
         assert!(found.blocks >= BLOCKS_MIN, "{found:?}");
-        let turns = found.turns.iter().filter(|turn| turn.configuration == "B").count();
+        let turns = found.turns.iter().filter(|turn| turn.configuration == second).count();
         assert_eq!(turns, 2 * found.blocks, "each has half of the turns");
         assert_eq!(database.rolled.last(), Some(&0), "{:?}", database.rolled);
-        assert!(said.into_inner().unwrap().contains("after 3 blocks B serves -"));
+        assert!(said.into_inner().unwrap().contains(&format!("after 3 blocks {second} serves -")));
     }
 }
 
