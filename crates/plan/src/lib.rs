@@ -10,6 +10,7 @@ pub mod copy;
 pub mod pacing;
 pub mod provision;
 pub mod reshard;
+pub mod shard_key;
 pub mod statistics;
 pub mod store;
 pub mod tune;
