@@ -27,6 +27,7 @@
 //! - The successor of a process that died determines that outcome from the cluster: from the collection's UUID, and
 //!   from the presence of the shadow.
 
+pub mod advise;
 pub mod commit;
 pub mod execute;
 mod findings;

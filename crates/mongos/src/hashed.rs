@@ -7,7 +7,8 @@ use bson::{Bson, RawDocumentBuf, doc};
 use md5::{Digest, Md5};
 
 /// Returns the hash of a shard key value; `None` for types that only the servers can hash (decimals, for example).
-pub(super) fn hash(value: &Bson) -> Option<i64> {
+#[must_use]
+pub fn hash(value: &Bson) -> Option<i64> {
     let mut digest = Md5::new();
     digest.update([0; 4]);
     add(&mut digest, value, None)?;

@@ -57,6 +57,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use self::connection::Connection;
 use self::core::Core;
+pub use hashed::hash;
 pub use threads::Threads;
 
 /// Boxes the future of an async function that other crates call. Its body is then compiled once, in this crate,

@@ -92,9 +92,6 @@ pub async fn run(request: &Request, cancel: &CancellationToken) -> Result<Report
         return Err(Error::Exists(request.out.clone()));
     }
     let target = Target::find(&request.uri).await?;
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(Error::Port)?;
-    let port = listener.local_addr().map_err(Error::Port)?.port();
-    let uri = target.uri_at(port);
     let header = Header {
         source: format!("recorded from {}", target.addresses().join(",")),
         namespace: request.namespace.clone().unwrap_or_default(),
@@ -104,42 +101,82 @@ pub async fn run(request: &Request, cancel: &CancellationToken) -> Result<Report
         },
     };
     let recorder = Arc::new(Recorder::new(&request.out, header, request.gap));
-    let stop = CancellationToken::new();
     let taps = {
         let recorder = Arc::clone(&recorder);
         move || tap::Tap::new(Arc::clone(&recorder))
     };
+    let job = Job { command: &request.command, output_to_stderr: request.output_to_stderr };
+    let JobEnd { seconds, exit_code, incomplete } =
+        behind_proxy(&target, job, taps, || recorder.flush(), cancel).await?;
+    let ending = incomplete.clone().map_or(Ending::Complete, Ending::Incomplete);
+    let (namespace, totals) = recorder.finish(&ending)?;
+    Ok(Report { trace: request.out.clone(), namespace, totals, seconds, exit_code, incomplete })
+}
+
+/// A job to run behind a proxy.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// The job's program and its arguments.
+    pub command: &'a [OsString],
+    /// True if the job's standard output goes to stderr, because stdout has a report.
+    pub output_to_stderr: bool,
+}
+
+/// The end of a job that ran behind a proxy.
+#[derive(Debug, Clone)]
+pub struct JobEnd {
+    /// Time from the job's start to its end, in seconds.
+    pub seconds: f64,
+    /// Exit code of the job; `None` if a signal ended it.
+    pub exit_code: Option<i32>,
+    /// The reason why the job is not complete; `None` if it is.
+    pub incomplete: Option<String>,
+}
+
+/// Runs a job with a proxy between it and the database `target`. `taps` makes the handler of each connection; `flush` is
+/// called every second. Cancelling `cancel` signals the job to end.
+///
+/// # Errors
+/// [`Error`]: there is no port for the proxy, or the job cannot be started.
+pub async fn behind_proxy<H: wire::Handler>(
+    target: &Target,
+    job: Job<'_>,
+    taps: impl Fn() -> H + Send + 'static,
+    flush: impl Fn(),
+    cancel: &CancellationToken,
+) -> Result<JobEnd, Error> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(Error::Port)?;
+    let port = listener.local_addr().map_err(Error::Port)?.port();
+    let uri = target.uri_at(port);
+    let stop = CancellationToken::new();
     let serving =
         tokio::spawn(wire::serve(listener, target.addresses().to_vec(), taps, stop.clone()));
     let started = Instant::now();
-    let outcome = watch(request, &uri, &recorder, cancel).await;
+    let outcome = watch(job, &uri, flush, cancel).await;
     let seconds = started.elapsed().as_secs_f64();
     stop.cancel();
     // The proxy's task ends after `stop`; a panic in it has been reported already.
     let _ = serving.await;
     let ended = outcome?;
-    let incomplete = ended.incomplete();
-    let ending = incomplete.clone().map_or(Ending::Complete, Ending::Incomplete);
-    let (namespace, totals) = recorder.finish(&ending)?;
-    let exit_code = ended.status.code();
-    Ok(Report { trace: request.out.clone(), namespace, totals, seconds, exit_code, incomplete })
+    let (exit_code, incomplete) = (ended.status.code(), ended.incomplete());
+    Ok(JobEnd { seconds, exit_code, incomplete })
 }
 
-/// Runs the job to its end, with the proxy at `uri`, and flushes the recorder meanwhile; cancelling `cancel` signals
-/// the job to end early.
+/// Runs the job to its end, with the proxy at `uri`, and calls `flush` meanwhile; cancelling `cancel` signals the job to
+/// end early.
 async fn watch(
-    request: &Request,
+    job: Job<'_>,
     uri: &str,
-    recorder: &Recorder,
+    flush: impl Fn(),
     cancel: &CancellationToken,
 ) -> Result<Ended, Error> {
-    let mut child = Child::start(&request.command, uri, request.output_to_stderr)?;
-    let mut flush = tokio::time::interval(FLUSH_EVERY);
-    flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut child = Child::start(job.command, uri, job.output_to_stderr)?;
+    let mut ticks = tokio::time::interval(FLUSH_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             ended = child.wait(cancel) => return ended,
-            _ = flush.tick() => recorder.flush(),
+            _ = ticks.tick() => flush(),
         }
     }
 }

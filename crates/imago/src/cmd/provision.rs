@@ -3,7 +3,7 @@
 mod measure;
 mod plan;
 mod probe;
-mod record;
+pub mod record;
 mod values;
 
 pub(in crate::cmd) use measure::rows as measured_rows;

@@ -3,7 +3,9 @@
 use crate::context::Context;
 use crate::exit::Failure;
 
+mod advise;
 pub mod plan;
+mod record;
 mod revert;
 pub mod run;
 pub mod speed;
@@ -17,6 +19,10 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
+    /// Compare the shard keys that suit what clients do; changes nothing.
+    Advise(advise::Args),
+    /// Record the operations of clients, as advice on shard keys needs them.
+    Record(record::Args),
     /// Show which data a change would move, how long it would take and what prevents it; writes
     /// nothing.
     Plan(plan::Args),
@@ -31,6 +37,8 @@ enum Action {
 /// Runs the chosen action of `imago reshard`.
 pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
+        Action::Advise(args) => advise::run(args, context).await,
+        Action::Record(args) => record::run(args, context).await,
         Action::Plan(args) => plan::run(args, context).await,
         Action::Run(args) => run::run(args, context).await,
         Action::Resume(args) => run::resume(args, context).await,

@@ -20,11 +20,11 @@ pub(super) use shards::{PredictedDuration, crossing_finding, shard_findings};
 
 use crate::reshard::plan::{Finding, Flow, Flowing, Request, Weight};
 
-fn obstacle(code: &str, what: impl Into<String>, help: impl Into<String>) -> Finding {
+pub(super) fn obstacle(code: &str, what: impl Into<String>, help: impl Into<String>) -> Finding {
     finding(Weight::Obstacle, code, what.into(), help.into())
 }
 
-fn warning(code: &str, what: impl Into<String>, help: impl Into<String>) -> Finding {
+pub(super) fn warning(code: &str, what: impl Into<String>, help: impl Into<String>) -> Finding {
     finding(Weight::Warning, code, what.into(), help.into())
 }
 

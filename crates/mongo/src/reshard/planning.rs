@@ -177,7 +177,7 @@ fn open(shards: &[Shard], request: &Request) -> Result<Vec<bool>> {
     Ok(open)
 }
 
-fn wanted(request: &Request, survey: &Survey, open: &[bool], bytes: u64) -> Wanted {
+pub(super) fn wanted(request: &Request, survey: &Survey, open: &[bool], bytes: u64) -> Wanted {
     let open = open.iter().filter(|open| **open).count();
     let chunk_bytes = request.chunk_bytes.unwrap_or(survey.chunk_bytes).max(1);
     let least = CHUNKS_PER_SHARD * open as u64;

@@ -7,6 +7,9 @@ use std::collections::HashMap;
 
 use super::{Field, Value};
 
+/// Number of forms that are kept free for operations of which only the kind is known.
+const OPAQUE_MAX: usize = 16;
+
 /// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -146,7 +149,12 @@ impl Workload {
     }
 
     fn add_shape(&mut self, shape: &Shape) -> Result<u16, WorkloadFull> {
-        let number = u16::try_from(self.shapes.len()).map_err(|_| WorkloadFull::Shapes)?;
+        // Forms without conditions always have room: there are few.
+        let room = if shape.is_opaque { 0 } else { OPAQUE_MAX };
+        if self.shapes.len() + room >= Self::SHAPES_MAX {
+            return Err(WorkloadFull::Shapes);
+        }
+        let number = self.shapes.len() as u16;
         self.shapes.push(shape.clone());
         self.numbers.insert(shape.clone(), number);
         Ok(number)

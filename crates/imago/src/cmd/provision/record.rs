@@ -109,7 +109,7 @@ fn text(report: &Report) -> String {
 }
 
 /// Converts an error of the recording into a failure, with an exit code and a code for programs.
-fn failure(error: &Error) -> Failure {
+pub fn failure(error: &Error) -> Failure {
     let (exit, code) = match error {
         Error::Uri(_) => (Exit::Usage, "usage"),
         Error::Exists(_) => (Exit::Usage, "file_exists"),

@@ -60,21 +60,50 @@ pub(in crate::reshard) async fn draw(
     wanted: u64,
     control: &Control,
 ) -> Result<Sample> {
+    let projection = doc! {
+        "n": new.expression(), "o": old.expression(), "s": {"$bsonSize": "$$ROOT"},
+    };
+    let mut sample = Sample::default();
+    let drawn = draw_each(of, survey, projection, wanted, control, |document| {
+        add(&mut sample, document, &survey.owners, old, new)
+    });
+    let drawn = drawn.await?;
+    (sample.is_whole, sample.rate, sample.read_in) = (drawn.is_whole, drawn.rate, drawn.read_in);
+    Ok(sample)
+}
+
+/// Facts about a draw; see [`Sample`].
+pub(in crate::reshard) struct Drawn {
+    pub(in crate::reshard) is_whole: bool,
+    pub(in crate::reshard) rate: Option<f64>,
+    pub(in crate::reshard) read_in: Option<Duration>,
+}
+
+/// Draws about `wanted` documents, or all if the collection has no more, and calls `each` with the `projection` of each.
+///
+/// # Errors
+/// Fails if the cluster does not reply, or with the error of `each`.
+pub(in crate::reshard) async fn draw_each(
+    of: &Handle,
+    survey: &Survey,
+    projection: Document,
+    wanted: u64,
+    control: &Control,
+    mut each: impl FnMut(&RawDocument) -> Result<()> + Send,
+) -> Result<Drawn> {
     let stored = survey.stored.documents;
     let is_whole = stored <= wanted;
     let stage = uniform(stored, wanted);
-    let mut sample = Sample { is_whole, rate: rate(&stage), ..Sample::default() };
+    let rate = rate(&stage);
     let mut pipeline = if is_whole { Vec::new() } else { vec![stage] };
-    pipeline.push(doc! {"$replaceWith": {
-        "n": new.expression(), "o": old.expression(), "s": {"$bsonSize": "$$ROOT"},
-    }});
+    pipeline.push(doc! {"$replaceWith": projection});
     let doing = format!("sampling {}", of.ns);
     let failed = |error| Error::server(doing.clone(), error);
     let documents = of.endpoint.client().database(&of.ns.db);
     let documents = documents.collection::<RawDocumentBuf>(&of.ns.coll);
     // The cost of a drawn document includes that of the documents skipped on the way to it.
     let mean = survey.stored.bytes / stored.max(1);
-    let passed = sample.rate.map_or(1, |rate| (1.0 / rate).ceil() as u64) * mean / PASSED_FASTER;
+    let passed = rate.map_or(1, |rate| (1.0 / rate).ceil() as u64) * mean / PASSED_FASTER;
     let batch = control.throttle().batch_bytes(u64::MAX) / passed.max(1);
     let batch = u32::try_from(batch.clamp(1, BATCH_MAX)).expect("small");
     let open = async {
@@ -84,19 +113,21 @@ pub(in crate::reshard) async fn draw(
     let asked = Instant::now();
     let mut cursor = answer_within(SEARCH_MAX, &doing, open).await??;
     let mut waited = asked.elapsed();
+    let mut count: u64 = 0;
     loop {
         let asked = Instant::now();
         let next = async { cursor.try_next().await.map_err(failed) };
         let next = answer_within(SEARCH_MAX, &doing, next).await??;
         waited += asked.elapsed();
         let Some(document) = next else { break };
-        add(&mut sample, &document, &survey.owners, old, new)?;
-        if sample.documents.len().is_multiple_of(batch as usize) {
+        each(&document)?;
+        count += 1;
+        if count.is_multiple_of(u64::from(batch)) {
             control.take_paced(0, u64::from(batch) * passed).await?;
         }
     }
-    sample.read_in = (sample.rate.is_some() && u64::from(batch) == BATCH_MAX).then_some(waited);
-    Ok(sample)
+    let read_in = (rate.is_some() && u64::from(batch) == BATCH_MAX).then_some(waited);
+    Ok(Drawn { is_whole, rate, read_in })
 }
 
 /// Maximum number of documents in a batch; batches have this size without a pace.
@@ -117,18 +148,36 @@ fn add(
     old: &Key,
     new: &Key,
 ) -> Result<()> {
+    let at = new.value(part(document, "n")?)?;
+    let (shard, bytes) = owner_and_size(document, owners, old)?;
+    sample.missing += u64::from(at.is_missing);
+    sample.arrays += u64::from(at.is_array);
+    sample.documents.push(SampledDocument { at: at.at, shard, bytes });
+    Ok(())
+}
+
+/// Returns the part `name` of the projection of a sampled document.
+pub(in crate::reshard) fn part<'a>(
+    document: &'a RawDocument,
+    name: &str,
+) -> Result<&'a RawDocument> {
+    document.get_document(name).map_err(|cause| Error::malformed("a sampled document", cause))
+}
+
+/// Returns the index of the shard that owns a document, and its size in bytes, from its projection: `o`, the extract of
+/// the present key, and `s`, the size.
+pub(in crate::reshard) fn owner_and_size(
+    document: &RawDocument,
+    owners: &Owners,
+    old: &Key,
+) -> Result<(usize, u64)> {
     let malformed = |cause: String| Error::malformed("a sampled document", cause);
-    let part = |name| document.get_document(name).map_err(|cause| malformed(cause.to_string()));
-    let at = new.value(part("n")?)?;
-    let was = old.value(part("o")?)?.at;
+    let was = old.value(part(document, "o")?)?.at;
     let shard = owners.of(&was).ok_or_else(|| malformed(format!("no chunk holds {was}")))?;
     let bytes = match document.get("s").map_err(|cause| malformed(cause.to_string()))? {
         Some(RawBsonRef::Int32(bytes)) => u64::try_from(bytes).unwrap_or(0),
         Some(RawBsonRef::Int64(bytes)) => u64::try_from(bytes).unwrap_or(0),
         _ => return Err(malformed("it has no size".into())),
     };
-    sample.missing += u64::from(at.is_missing);
-    sample.arrays += u64::from(at.is_array);
-    sample.documents.push(SampledDocument { at: at.at, shard, bytes });
-    Ok(())
+    Ok((shard, bytes))
 }

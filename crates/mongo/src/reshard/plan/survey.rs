@@ -43,6 +43,11 @@ impl Owners {
         Self { chunks }
     }
 
+    /// Returns the lower bounds of the chunks, in order, with the index of the shard of each.
+    pub(in crate::reshard) fn chunks(&self) -> &[(Id, usize)] {
+        &self.chunks
+    }
+
     /// Returns the index of the shard that owns the value `key` of the old shard key, or `None` if no chunk contains
     /// it.
     pub(in crate::reshard) fn of(&self, key: &Id) -> Option<usize> {

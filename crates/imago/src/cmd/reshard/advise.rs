@@ -1,0 +1,120 @@
+//! `imago reshard advise`: the shard keys that suit what clients do, before anything moves.
+
+mod view;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use imago_job::control::Control;
+use imago_mongo::namespace::Namespace;
+use imago_mongo::replicate::pace;
+use imago_mongo::reshard::advise::{self, COSTS, From, Request};
+use imago_mongo::reshard::plan::SAMPLE;
+use imago_mongo::server::endpoint::Endpoint;
+use imago_plan::shard_key::Costs;
+
+use crate::cmd::speed::Speed;
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::values::{duration, share};
+
+/// The command's arguments.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Changes nothing. Reads a sample of the collection, at a pace that spares \
+                        clients, and what the source has of its operations.")]
+pub struct Args {
+    /// The cluster's router: mongodb://[user:password@]host:port[,…]/[?options].
+    #[arg(long, value_name = "URI", hide_env_values = true)]
+    uri: String,
+    /// The collection, as db.coll.
+    #[arg(long, value_name = "NS")]
+    ns: Namespace,
+    #[command(flatten)]
+    source: Source,
+    /// A key to judge in any case, as extended JSON, such as '{"userID": 1}'. Repeatable.
+    #[arg(long, value_name = "JSON")]
+    key: Vec<String>,
+    /// With --profile: share of the operations that is recorded; without it, such that each shard
+    /// writes some 200 entries a second.
+    #[arg(long, value_name = "SHARE", value_parser = share, requires = "profile")]
+    profile_rate: Option<f64>,
+    /// Number of shards to judge for; without it, those of the cluster.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    shards: Option<u16>,
+    /// Number of documents that are read.
+    #[arg(long, value_name = "N", default_value_t = SAMPLE, value_parser = clap::value_parser!(u64).range(100..=1_000_000))]
+    sample: u64,
+    /// Processor time of a shard for a request, in µs.
+    #[arg(long, value_name = "US", default_value_t = COSTS.request_us)]
+    request_us: f64,
+    /// Processor time of a shard for each document that is returned, in µs.
+    #[arg(long, value_name = "US", default_value_t = COSTS.document_us)]
+    document_us: f64,
+    /// Processor time of a shard for each document that is written, in µs.
+    #[arg(long, value_name = "US", default_value_t = COSTS.write_us)]
+    write_us: f64,
+    #[command(flatten)]
+    speed: Speed,
+}
+
+/// Where the operations of clients come from.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Source {
+    /// Recording by `imago reshard record`.
+    #[arg(long, value_name = "FILE")]
+    recording: Option<PathBuf>,
+    /// Switch the profilers of the shards on for this time, for a random part of the operations on
+    /// the collection; their settings are restored.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    profile: Option<Duration>,
+    /// Log of a mongod or mongos of the cluster: its slow operations. Repeatable.
+    #[arg(long, value_name = "FILE")]
+    log: Vec<PathBuf>,
+}
+
+impl Source {
+    /// Returns the source of these arguments.
+    fn parsed(self, rate: Option<f64>) -> From {
+        match (self.recording, self.profile) {
+            (Some(recording), _) => From::Recording(recording),
+            (None, Some(within)) => From::Profilers { within, rate },
+            (None, None) => From::Logs(self.log),
+        }
+    }
+}
+
+/// Judges shard keys and prints them.
+pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
+    let costs = Costs {
+        request_us: args.request_us,
+        document_us: args.document_us,
+        write_us: args.write_us,
+    };
+    let is_cost = |cost: f64| cost.is_finite() && cost >= 0.0;
+    if ![costs.request_us, costs.document_us, costs.write_us].into_iter().all(is_cost)
+        || costs.request_us <= 0.0
+    {
+        let message = "processor times are 0 or more, and that of a request is more than 0";
+        return Err(Failure::new(Exit::Usage, "cost", message.to_owned()));
+    }
+    let limits = args.speed.parsed()?;
+    let cluster = Endpoint::connect(&args.uri, "cluster").await?;
+    let control = Control::new(limits, context.cancel.clone())
+        .map_err(|error| Failure::from_error(Exit::Usage, "limit", &error))?;
+    let watched = pace::SparedCluster::of(cluster.clone(), args.ns.clone());
+    let pace = pace::watch(vec![watched], control.clone(), None);
+    if limits.is_paced {
+        control.or_stop(pace.known()).await.map_err(imago_mongo::error::Error::from)?;
+    }
+    let request = Request {
+        ns: args.ns,
+        from: args.source.parsed(args.profile_rate),
+        keys: args.key,
+        shards: args.shards,
+        sample: args.sample,
+        costs,
+    };
+    let advice = advise::advise(&cluster, &request, &control).await?;
+    context.output.result(&advice, view::text)
+}

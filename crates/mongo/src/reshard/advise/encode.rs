@@ -1,0 +1,185 @@
+//! Operations as numbers: the [`Workload`] of a source.
+
+use std::collections::BTreeMap;
+
+use imago_plan::shard_key::{Condition, Field, Kind, Shape, Value, Workload, WorkloadFull};
+
+use super::fields::FieldSample;
+use super::operation::Operation;
+use super::predicate::{Bound, Datum};
+use super::source::{Observed, Source};
+use crate::error::{Error, Result};
+
+/// Largest number of values of a list that are kept; of a longer one the first.
+const LIST_MAX: usize = 10_000;
+/// Share of the sampled documents, the newest, that stand for inserted documents which a source does not show.
+const NEWEST: f64 = 0.05;
+
+/// What a first reading of a source tells.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Number of operations.
+    pub(super) operations: u64,
+    /// Number of operations with a condition on each path, inserts not included.
+    pub(super) uses: BTreeMap<String, u64>,
+    /// Number of operations with conditions that bound no shards, by the description of these.
+    pub(super) ignored: BTreeMap<&'static str, u64>,
+}
+
+/// Largest number of paths that are counted.
+const PATHS_MAX: usize = 10_000;
+const COLLATED: &str = "a collation, under which no router chooses shards";
+const UNSEEN: &str = "inserts whose documents the source does not show";
+
+impl Survey {
+    /// Reads `source` once.
+    pub(super) fn of(source: &mut dyn Source) -> Result<Self> {
+        let mut survey = Self::default();
+        source.read(&mut |observed| {
+            survey.add(&observed.operation);
+            Ok(())
+        })?;
+        Ok(survey)
+    }
+
+    fn add(&mut self, operation: &Operation) {
+        self.operations += 1;
+        if operation.kind != Kind::Insert {
+            for (path, _) in &operation.bounds {
+                if let Some(uses) = self.uses.get_mut(path) {
+                    *uses += 1;
+                } else if self.uses.len() < PATHS_MAX {
+                    self.uses.insert(path.clone(), 1);
+                }
+            }
+        }
+        let texts = operation.ignored.iter().map(|kind| kind.text());
+        let collated = operation.is_collated.then_some(COLLATED);
+        let unseen = operation.is_unseen_insert.then_some(UNSEEN);
+        for text in texts.chain(collated).chain(unseen) {
+            *self.ignored.entry(text).or_insert(0) += 1;
+        }
+    }
+}
+
+/// A workload, and the shard that showed each operation.
+pub(super) struct Encoded {
+    pub(super) workload: Workload,
+    /// Shard of each operation, of sources that are shards.
+    pub(super) shards: Vec<Option<u16>>,
+    /// Number of operations whose form was one too many; they count as reaching all shards.
+    pub(super) forms_left_out: u64,
+}
+
+/// Reads `source` as a workload over the fields of `sample`.
+pub(super) fn encode(source: &mut dyn Source, sample: &FieldSample) -> Result<Encoded> {
+    let mut encoder = Encoder::new(sample);
+    let mut encoded =
+        Encoded { workload: Workload::default(), shards: Vec::new(), forms_left_out: 0 };
+    source.read(&mut |observed| {
+        let Observed { operation, shard } = observed;
+        encoder.encode(&operation);
+        let (documents, transaction) = (operation.documents, operation.transaction);
+        let mut push = |shape: &Shape, values: &[Value]| {
+            encoded.workload.push(shape, values, documents, transaction)
+        };
+        let pushed = match push(&encoder.shape, &encoder.values) {
+            Err(WorkloadFull::Shapes) => {
+                encoded.forms_left_out += 1;
+                push(&opaque(operation.kind), &[])
+            }
+            pushed => pushed,
+        };
+        encoded.shards.push(shard);
+        pushed.map_err(|full| too_many(&full))
+    })?;
+    Ok(encoded)
+}
+
+/// Returns the form of an operation of which only the kind is known.
+fn opaque(kind: Kind) -> Shape {
+    Shape { kind, conditions: Vec::new(), sets: Vec::new(), is_opaque: true }
+}
+
+fn too_many(full: &WorkloadFull) -> Error {
+    Error::precondition(
+        format!("the recorded operations cannot be judged: {full}"),
+        "record for a shorter time",
+    )
+}
+
+/// Turns operations into numbers.
+struct Encoder<'a> {
+    sample: &'a FieldSample,
+    shape: Shape,
+    values: Vec<Value>,
+    /// Indexes of the documents that stand for unseen inserts.
+    newest: Vec<usize>,
+    inserts: usize,
+}
+
+impl<'a> Encoder<'a> {
+    fn new(sample: &'a FieldSample) -> Self {
+        let shape =
+            Shape { kind: Kind::Read, conditions: Vec::new(), sets: Vec::new(), is_opaque: false };
+        Self { sample, shape, values: Vec::new(), newest: newest(sample), inserts: 0 }
+    }
+
+    /// Sets [`Encoder::shape`] and [`Encoder::values`] to those of `operation`.
+    fn encode(&mut self, operation: &Operation) {
+        self.shape.kind = operation.kind;
+        self.shape.is_opaque = operation.is_collated;
+        self.shape.conditions.clear();
+        self.shape.sets.clear();
+        self.values.clear();
+        let (sample, dictionary) = (self.sample, &self.sample.dictionary);
+        self.shape.sets.extend(operation.sets.iter().filter_map(|path| dictionary.field(path)));
+        if operation.is_unseen_insert {
+            return self.stand_in();
+        }
+        for (path, bound) in &operation.bounds {
+            let Some(field) = dictionary.field(path) else { continue };
+            let condition = match bound {
+                Bound::Equal(value) => {
+                    self.values.push(sample.value(field, value));
+                    Condition::Equal
+                }
+                Bound::In(list) => {
+                    let kept = &list[..list.len().min(LIST_MAX)];
+                    self.values.push(Value { rank: kept.len() as u32, hash: 0 });
+                    self.values.extend(kept.iter().map(|value| sample.value(field, value)));
+                    Condition::In
+                }
+                Bound::Between(low, high) => {
+                    let bound = |value: &Option<Datum>, end: Value| {
+                        value.as_ref().map_or(end, |value| sample.value(field, value))
+                    };
+                    let (first, last) = dictionary.ends(field);
+                    self.values.extend([bound(low, first), bound(high, last)]);
+                    Condition::Between
+                }
+            };
+            self.shape.conditions.push((field, condition));
+        }
+    }
+
+    /// Encodes an insert whose document is not shown: as one of the newest documents of the sample.
+    fn stand_in(&mut self) {
+        let index = self.newest[self.inserts % self.newest.len()];
+        self.inserts += 1;
+        for field in 0..self.sample.documents.fields() as Field {
+            self.shape.conditions.push((field, Condition::Equal));
+            self.values.push(self.sample.documents.value(index, field));
+        }
+    }
+}
+
+/// Returns the documents with the greatest `_id`s, which are the newest if `_id`s grow with time, as object ids do.
+fn newest(sample: &FieldSample) -> Vec<usize> {
+    let mut indexes: Vec<usize> = (0..sample.documents.len()).collect();
+    if let Some(id) = sample.dictionary.field("_id") {
+        indexes.sort_by_key(|index| std::cmp::Reverse(sample.documents.value(*index, id).rank));
+    }
+    indexes.truncate(((sample.documents.len() as f64 * NEWEST) as usize).max(1));
+    indexes
+}
