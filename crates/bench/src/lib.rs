@@ -32,6 +32,7 @@ pub mod reshard;
 pub mod reuse;
 mod scan;
 pub mod schedule;
+pub mod shard_keys;
 mod sharded_cluster;
 pub mod sophia;
 pub mod statistics;
@@ -102,7 +103,7 @@ impl Machine {
 }
 
 /// Name of each benchmark, and a description of the measured work.
-pub const BENCHMARKS: [(&str, &str); 28] = [
+pub const BENCHMARKS: [(&str, &str); 29] = [
     ("copy", "a copy until it has caught up, against inserting the same documents from memory"),
     ("replay", "catching up with changes, against applying them in bulk from memory; and the lag"),
     ("verify", "a full verification, against only reading both sides"),
@@ -138,6 +139,7 @@ pub const BENCHMARKS: [(&str, &str); 28] = [
         "tune-schedule",
         "deciding when a configuration changes, exactly, against the paper's genetic search",
     ),
+    ("shard-keys", "shard keys: what they are predicted to do, beside what shards received"),
     ("cache-hits", "hits of a real Redis by policy and size, beside those that a plan predicts"),
     ("reuse", "miss-ratio curves: exact, sampled and simulated, against one pass over the trace"),
     (

@@ -42,6 +42,25 @@ pub enum Subject {
         /// The file of the plan.
         plan: PathBuf,
     },
+    /// Records the operations of clients that connect to an address, until it is interrupted.
+    RecordOperations {
+        /// The file of the recording.
+        out: PathBuf,
+        /// Address at which clients connect.
+        listen: String,
+    },
+    /// Judges shard keys by a recording, at full pace.
+    AdviseKeys {
+        /// The file of the recording.
+        recording: PathBuf,
+        /// Keys to judge, as extended JSON.
+        keys: Vec<String>,
+    },
+    /// Plans and executes a change to a shard key, at full pace, without a comparison of the documents.
+    ReshardTo {
+        /// The new key, as extended JSON.
+        key: String,
+    },
     /// Plans and executes a change of the shard key, at the default pace.
     ReshardBy {
         /// Field of the new key.

@@ -20,7 +20,7 @@ use imago_bench::morphus::{availability, placing, scaling};
 use imago_bench::replay::Steady;
 use imago_bench::{
     BENCHMARKS, Size, adapt, cache_hits, chain_fetch, copy, flows, foresight, placement, replay,
-    reshard, schedule, sophia, store, verify,
+    reshard, schedule, shard_keys, sophia, store, verify,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use crate::cmd::process::program;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use args::{Benchmark, Chunks, Networks};
+use args::{Benchmark, Chunks, Networks, ShardKeys};
 use tuning::{Schedules, Traces};
 
 /// The command's arguments.
@@ -145,6 +145,13 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             let size = schedule::Size { intervals, configurations, runs };
             let quickest = schedule::Size { intervals: 24, configurations: 3, runs: 2 };
             json!(schedule::run(if quick { quickest } else { size }))
+        }
+        Benchmark::ShardKeys(asked) => {
+            let &ShardKeys { documents, operations, quick } = asked;
+            let size = shard_keys::Size { documents, operations, keys: 10 };
+            let quickest = shard_keys::Size { documents: 2_000, operations: 400, keys: 2 };
+            let size = if quick { quickest } else { size };
+            json!(shard_keys::run(size, &commands, &|step| eprintln!("{step}")).await?)
         }
         Benchmark::CacheHits(asked) => {
             json!(cache_hits::run(asked.size(), &|load| eprintln!("{load}")).await?)

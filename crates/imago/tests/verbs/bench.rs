@@ -35,7 +35,7 @@ fn every_benchmark_is_listed() {
     let of_placement = ["chain-fetch", "placement", "flows", "flows-real"];
     let of_decisions = ["store", "store-postgres", "adapt"];
     let of_morphosys = ["morphosys-fig3", "morphosys-fig4", "morphosys-fig5", "morphosys-fig6"];
-    let of_tuning = ["tune-schedule", "cache-hits", "reuse"];
+    let of_tuning = ["tune-schedule", "shard-keys", "cache-hits", "reuse"];
     let of_sophia =
         ["sophia-traces", "sophia-scenarios", "sophia-buses", "sophia-roll", "sophia-redis"];
     let of_chains = ["chained-mr"];

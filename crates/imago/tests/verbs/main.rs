@@ -21,6 +21,7 @@ mod process;
 mod provision;
 mod refusals;
 mod reshard;
+mod reshard_advise;
 mod reshard_plan;
 mod standing;
 mod store;

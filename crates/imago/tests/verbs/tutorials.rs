@@ -19,7 +19,7 @@ const ELSEWHERE: [(&str, &str); 1] =
 
 /// Pages with commands that no test follows line by line, each with the reason. That their commands exist, with these options,
 /// is a layout rule.
-const NOT_FOLLOWED: [(&str, &str); 23] = [
+const NOT_FOLLOWED: [(&str, &str); 24] = [
     ("README.md", "one command of each tutorial, and `make install`, which builds for minutes"),
     ("CONTRIBUTING.md", "the tests themselves"),
     (
@@ -42,6 +42,7 @@ const NOT_FOLLOWED: [(&str, &str); 23] = [
     ("docs/provision.md", "the tutorial has the same on servers of the testbed"),
     ("docs/reference/command-line.md", "a completion script in the reader's home"),
     ("docs/reference/json.md", "filters for jobs of the reader's"),
+    ("docs/reshard-advise.md", "clients of the reader's; `reshard_advise::` runs each source"),
     ("docs/reshard-plan.md", "a cluster of the reader's; `reshard_plan::` runs each plan"),
     ("docs/reshard.md", "the tutorial has the same on servers of the testbed"),
     ("docs/store.md", "sites on several machines; `store::replicas` runs them"),

@@ -68,6 +68,9 @@ pub enum Benchmark {
     /// Deciding when a configuration should change, beside the paper's genetic search; starts no cluster.
     #[command(after_help = QUICK)]
     TuneSchedule(super::tuning::Schedules),
+    /// Ten shard keys under five loads on a real sharded cluster: the shards that answer, as predicted and as received.
+    #[command(after_help = QUICK)]
+    ShardKeys(ShardKeys),
     /// Hits of a real Redis under seven loads, with three policies and five sizes each, beside those that a plan predicts.
     #[command(after_help = QUICK)]
     CacheHits(super::reuse::Loads),
@@ -104,6 +107,20 @@ pub enum Benchmark {
     /// Figs. 8a to 8d of Morphus: a change's time against data, load, replica sets and members.
     #[command(name = "morphus-fig8", after_help = QUICK)]
     MorphusFig8(Scales),
+}
+
+/// Size of the benchmark of shard keys.
+#[derive(Debug, clap::Args)]
+pub struct ShardKeys {
+    /// Documents of the collection.
+    #[arg(long, value_name = "N", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1_000..=10_000_000))]
+    pub documents: u64,
+    /// Operations of each load.
+    #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub operations: u64,
+    /// Only show that the benchmark works: 2,000 documents, 400 operations, two keys.
+    #[arg(long, conflicts_with_all = ["documents", "operations"])]
+    pub quick: bool,
 }
 
 /// Size of a benchmark of copies.

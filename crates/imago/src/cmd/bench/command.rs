@@ -36,16 +36,32 @@ fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
             let size = chunk_mb.map(|mb| ["--chunk-size-mb".to_owned(), mb.to_string()]);
             command.args(size.into_iter().flatten())
         }
+        Subject::RecordOperations { out, listen } => command
+            .args(["reshard", "record", "--uri", &ends.to, "--ns", &ends.ns, "--listen", listen])
+            .arg("--out")
+            .arg(out),
+        Subject::AdviseKeys { recording, keys } => {
+            command.args(["reshard", "advise", "--uri", &ends.to, "--ns", &ends.ns]);
+            command.args(keys.iter().flat_map(|key| ["--key", key]));
+            command.args(["--pace", "full", "--recording"]).arg(recording)
+        }
+        Subject::ReshardTo { key } => command
+            .args(["reshard", "run", "--uri", &ends.to, "--ns", &ends.ns, "--pace", "full"])
+            .args(["--verify", "none", "--key", key]),
         Subject::ReshardBy { key } => reshape(&mut command, "run", ends, key),
         Subject::Reshard { plan } => command
             .args(["reshard", "run", "--uri", &ends.to, "--pace", "full", "--plan"])
             .arg(plan),
     };
-    let is_within_one = matches!(
+    let is_between_two = matches!(
         subject,
-        Subject::PlanReshard { .. } | Subject::ReshardBy { .. } | Subject::Reshard { .. }
+        Subject::Copy
+            | Subject::Cancel { .. }
+            | Subject::CatchUp { .. }
+            | Subject::Follow { .. }
+            | Subject::Verify
     );
-    if !is_within_one {
+    if is_between_two {
         command.args(["--from", &ends.from, "--to", &ends.to]);
     }
     command.args(["--json", "--progress", "json"]);
@@ -79,6 +95,9 @@ mod tests {
             Subject::PlanReshard { key: "k".into(), placing: Placing::Random, chunk_mb: Some(1) },
             Subject::Reshard { plan: "p".into() },
             Subject::ReshardBy { key: "k".into() },
+            Subject::RecordOperations { out: "o".into(), listen: "127.0.0.1:1".into() },
+            Subject::AdviseKeys { recording: "o".into(), keys: vec!["{k: 1}".into()] },
+            Subject::ReshardTo { key: "{k: 1}".into() },
         ] {
             let command = command(&PathBuf::from("imago"), &subject, &ends);
             let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -24,7 +24,7 @@ use crate::values::duration;
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Either CMD runs behind a proxy, or clients connect to one at --listen in place of the router for the time --for. CMD gets \
+Either CMD runs behind a proxy, or clients connect to one at --listen in place of the router. CMD gets \
 the proxy's URI in the environment (IMAGO_RECORD_URI), and {uri} in its arguments is replaced by it. The proxy passes \
 everything on unchanged; TLS is not supported (exit code 4).
 
@@ -52,12 +52,11 @@ pub struct Args {
     #[arg(
         long,
         value_name = "HOST:PORT",
-        requires = "time",
         conflicts_with = "command",
         required_unless_present = "command"
     )]
     listen: Option<SocketAddr>,
-    /// Time for which clients are recorded.
+    /// Time for which clients at --listen are recorded; without it, until Ctrl-C.
     #[arg(long = "for", id = "time", value_name = "TIME", value_parser = duration, requires = "listen")]
     time: Option<Duration>,
     /// The program whose operations are recorded, with its arguments.
@@ -123,9 +122,9 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
         let recorder = Arc::clone(&recorder);
         move || Tap { recorder: Arc::clone(&recorder), pending: Pending::default() }
     };
-    let end = match (args.listen, args.time) {
-        (Some(at), Some(time)) => listen(at, time, &target, taps, &recorder, context).await?,
-        _ => {
+    let end = match args.listen {
+        Some(at) => listen(at, args.time, &target, taps, &recorder, context).await?,
+        None => {
             let output_to_stderr = context.output.is_json();
             let job = Job { command: &args.command, output_to_stderr };
             record::behind_proxy(&target, job, taps, || recorder.flush(), &context.cancel)
@@ -149,10 +148,10 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     Err(Failure::new(exit, "job_failed", message))
 }
 
-/// Serves clients at `at` for `time`, or until the command is interrupted.
+/// Serves clients at `at` for `time`, or until Ctrl-C, which is the end of a recording without a time.
 async fn listen(
     at: SocketAddr,
-    time: Duration,
+    time: Option<Duration>,
     target: &Target,
     taps: impl Fn() -> Tap + Send + 'static,
     recorder: &Recorder,
@@ -169,7 +168,7 @@ async fn listen(
     let started = Instant::now();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     let mut is_interrupted = false;
-    while started.elapsed() < time && !is_interrupted {
+    while time.is_none_or(|time| started.elapsed() < time) && !is_interrupted {
         tokio::select! {
             _ = ticks.tick() => recorder.flush(),
             () = context.cancel.cancelled() => is_interrupted = true,
@@ -178,7 +177,8 @@ async fn listen(
     stop.cancel();
     // The proxy's task ends after `stop`; a panic in it has been reported already.
     let _ = serving.await;
-    let incomplete = is_interrupted.then(|| "the recording was interrupted".to_owned());
+    let incomplete =
+        (is_interrupted && time.is_some()).then(|| "the recording was interrupted".to_owned());
     Ok(JobEnd { seconds: started.elapsed().as_secs_f64(), exit_code: None, incomplete })
 }
 

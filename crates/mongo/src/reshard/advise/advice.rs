@@ -1,13 +1,13 @@
 //! The advice on a shard key, as it is reported.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::fields::FieldFacts;
 use super::source::SourceFacts;
 use crate::reshard::plan::{Finding, Weight};
 
 /// The keys worth having for a collection, with the effect of each on the operations of clients.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
     /// Full name of the collection.
     pub ns: String,
@@ -32,7 +32,7 @@ pub struct Advice {
 }
 
 /// Operations with conditions that choose no shards.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ignored {
     /// Kind of the conditions.
     pub conditions: String,
@@ -41,7 +41,7 @@ pub struct Ignored {
 }
 
 /// Operations by the number of shards that answer them, as shares of all of their kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
     /// Number of operations.
     pub operations: u64,
@@ -56,7 +56,7 @@ pub struct Shares {
 }
 
 /// The effect of a key on the operations of clients.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeyEffect {
     /// The key, as extended JSON; `None` for the present one of a collection that is not sharded.
     pub key: Option<String>,
@@ -70,6 +70,8 @@ pub struct KeyEffect {
     pub ratio: f64,
     /// Bounds of the 90 % interval of the ratio, by the parts of the recorded time.
     pub ratio_interval: (f64, f64),
+    /// Number of operations that each shard receives; one that several answer counts at each.
+    pub requests: Vec<u64>,
     /// Share of the processor time of all shards that each shard takes.
     pub load: Vec<f64>,
     /// Share of the processor time that operations take because more than one shard answers.
@@ -107,7 +109,7 @@ impl KeyEffect {
 }
 
 /// The plan of a change to a key, in short.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// The command that shows the whole plan.
     pub command: String,

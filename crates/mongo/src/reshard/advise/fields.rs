@@ -7,7 +7,7 @@ use bson::raw::{RawBsonRef, RawDocument};
 use bson::{Bson, Document, doc};
 use imago_job::control::Control;
 use imago_plan::shard_key::{Documents, Field, SampledDocument, Value};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::dictionary::{Dictionary, hash_of};
 use super::predicate::Datum;
@@ -26,7 +26,7 @@ const MISSING_MAX: f64 = 0.1;
 const ARRAYS_MAX: f64 = 0.0;
 
 /// A field of the collection, as a part of a key.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FieldFacts {
     /// Path of the field.
     pub field: String,

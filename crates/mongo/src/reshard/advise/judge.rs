@@ -24,8 +24,8 @@ use crate::server::shard_key::{Key, is_hashed};
 const CONCENTRATED: f64 = 0.2;
 /// Share of the writes that change a field of the key from which on it is a warning.
 const CHANGED: f64 = 0.01;
-/// Keys whose throughputs differ by less than this share are ordered by their simplicity.
-const ALIKE: f64 = 0.02;
+/// Keys whose throughputs cannot be told apart, and differ by less than this share, are ordered by their simplicity.
+const ALIKE: f64 = 0.05;
 
 /// What all keys are judged by.
 pub(super) struct Inputs<'a> {
@@ -166,6 +166,7 @@ impl Inputs<'_> {
             throughput: effect.throughput(),
             ratio: gain.value,
             ratio_interval: gain.interval,
+            requests: effect.operations.clone(),
             load: effect.load_us.iter().map(|load| load / total).collect(),
             scatter: effect.scatter_us / total,
             bytes: layout.bytes(),
@@ -240,19 +241,24 @@ impl Inputs<'_> {
     }
 }
 
-/// Orders keys: those that are possible first, then by throughput; those that are alike by the number of their fields.
+/// Orders keys: those that are possible first, then by throughput. Those whose interval reaches the best one are alike, and
+/// are ordered by the number of their fields; a hash comes last, since no range is bounded by it.
 pub(super) fn order(keys: &mut [KeyEffect]) {
-    let best = |keys: &[KeyEffect]| {
-        let possible = keys.iter().filter(|key| key.is_possible());
-        possible.map(|key| key.throughput).fold(0.0, f64::max)
-    };
-    let best = best(keys);
-    let fields = |key: &KeyEffect| key.key.as_deref().map_or(0, |key| key.matches(": ").count());
-    // Steps of 2 % below the best one.
-    let step = |key: &KeyEffect| ((best / key.throughput.max(1e-9)).ln() / ALIKE).floor() as i64;
+    let possible = keys.iter().filter(|key| key.is_possible());
+    let best = possible.map(|key| key.ratio).fold(0.0, f64::max);
+    let is_alike =
+        |key: &KeyEffect| key.ratio_interval.1 >= best && key.ratio >= best * (1.0 - ALIKE);
+    let text = |key: &KeyEffect| key.key.clone().unwrap_or_default();
     keys.sort_by(|a, b| {
-        let class = |key: &KeyEffect| (!key.is_possible(), step(key), fields(key));
-        class(a).cmp(&class(b)).then(b.throughput.total_cmp(&a.throughput))
+        let class = |key: &KeyEffect| (!key.is_possible(), !is_alike(key));
+        let simple =
+            |key: &KeyEffect| (text(key).matches(": ").count(), text(key).contains("hashed"));
+        let order = class(a).cmp(&class(b));
+        let order = order.then_with(|| match is_alike(a) {
+            true => simple(a).cmp(&simple(b)),
+            false => std::cmp::Ordering::Equal,
+        });
+        order.then(b.ratio.total_cmp(&a.ratio))
     });
 }
 
@@ -264,7 +270,7 @@ pub(super) fn why_not(key: &KeyEffect, first: &KeyEffect) -> String {
     let busiest = |key: &KeyEffect| key.load.iter().copied().fold(0.0, f64::max);
     let lost = first.throughput / key.throughput.max(1e-9) - 1.0;
     if lost < ALIKE {
-        return "allows as much, with more fields".into();
+        return "allows no more than the first key, which is simpler".into();
     }
     let scatters = key.reads.all + key.reads.several > first.reads.all + first.reads.several + 0.05;
     let cause = if key.scatter > first.scatter + 0.02 && scatters {

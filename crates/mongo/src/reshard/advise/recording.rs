@@ -467,3 +467,6 @@ fn read_operation(document: &RawDocument, form: &Form) -> Option<Operation> {
         is_unseen_insert: form.is_unseen_insert,
     })
 }
+
+#[cfg(test)]
+mod tests;

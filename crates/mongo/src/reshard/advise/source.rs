@@ -5,7 +5,7 @@ use super::operation::Operation;
 use crate::error::Result;
 
 /// Where operations come from, and how many of all there are.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SourceFacts {
     /// Description of the source.
     pub source: String,
