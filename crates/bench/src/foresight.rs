@@ -7,6 +7,9 @@
 //!
 //! Some copies run beside clients that come and go: bursts of reads and updates at the source, each as long as the pause before it.
 
+mod picture;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,6 +77,8 @@ pub struct Report {
     pub copies: Vec<Copied>,
     /// The same of each change of a shard key.
     pub reshards: Vec<Copied>,
+    /// The file of the picture, if it was requested.
+    pub pictures: Vec<PathBuf>,
 }
 
 /// What copies beside clients predicted, and what came of it.
@@ -118,12 +123,17 @@ struct Reported {
     inside: usize,
 }
 
-/// Runs the benchmark, and returns its report.
+/// Runs the benchmark, and returns its report; writes a picture of the predictions into `folder`.
 ///
 /// # Errors
 /// Returns an error if a cluster cannot be started, a copy fails or is wrong, or a store refuses an operation.
 #[crate::boxed]
-pub async fn run(size: Size, others: Others, commands: &subject::Commands) -> Result<Report> {
+pub async fn run(
+    size: Size,
+    others: Others,
+    folder: Option<&Path>,
+    commands: &subject::Commands,
+) -> Result<Report> {
     let least = PARTS[0] * 2;
     if size.documents < least || size.runs == 0 {
         return Err(Error::Size(format!("predictions need at least {least} documents and 1 run")));
@@ -164,6 +174,8 @@ pub async fn run(size: Size, others: Others, commands: &subject::Commands) -> Re
         loads.map_err(|stopped| Error::Wrong(format!("the loads on stores: {stopped}")))??;
     let jobs = copies.iter().chain(&reshards);
     let predictions = jobs.flat_map(|one| &one.predictions).chain(&plans);
+    let predictions: Vec<&Prediction> = predictions.collect();
+    let pictures = imago_chart::save(&[picture::picture(predictions.iter().copied())], folder)?;
     let with_clients = copies.iter().filter(|one| one.beside_clients);
     let beside_clients = BesideClients {
         predictions: Quality::by_name(with_clients.flat_map(|one| &one.predictions)),
@@ -173,7 +185,7 @@ pub async fn run(size: Size, others: Others, commands: &subject::Commands) -> Re
     let Reported { all, told, inside } = reported;
     Ok(Report {
         header: Header::with_servers("foresight", size, cluster_pair::CACHE_MB),
-        predictions: Quality::by_name(predictions),
+        predictions: Quality::by_name(predictions.into_iter()),
         plans: plans.iter().filter(|one| one.name == LATENCY_RATIO).count(),
         reports: told,
         reports_inside: inside as f64 / told.max(1) as f64,
@@ -181,6 +193,7 @@ pub async fn run(size: Size, others: Others, commands: &subject::Commands) -> Re
         beside_clients,
         copies,
         reshards,
+        pictures,
     })
 }
 

@@ -135,6 +135,10 @@ fn points(plane: &mut Plane, chart: &Chart, of: &Series, colour: RGBColor) -> Re
         Form::Dots => {
             plane.draw_series(path.map(|at| Circle::new(at, 1, colour.mix(0.7).filled())))?;
         }
+        Form::DotsWithExtremes => {
+            plane.draw_series(extremes(COLOURS[6]))?;
+            plane.draw_series(path.map(|at| Circle::new(at, 4, colour.filled())))?;
+        }
         Form::Line => {
             plane.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
         }

@@ -85,6 +85,8 @@ pub struct Series {
 pub enum Form {
     /// Separate dots.
     Dots,
+    /// Separate dots, with a vertical bar at each from its least to its greatest value.
+    DotsWithExtremes,
     /// A line through the points.
     Line,
     /// A line through the points, with a vertical bar at each from its least to its greatest value.

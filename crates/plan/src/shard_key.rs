@@ -27,7 +27,7 @@ pub use candidates::{CANDIDATES_MAX, Wanted, candidates};
 pub use documents::{Documents, SampledDocument};
 pub use effect::{Costs, Effect, Estimate, Reach, compare, effect};
 pub use layout::{Layout, LayoutError};
-pub use routing::{Rules, first_shards};
+pub use routing::{Rules, count_once};
 pub use workload::{Condition, Kind, Operation, Shape, Workload, WorkloadFull};
 
 /// Largest number of fields of a key that is judged.

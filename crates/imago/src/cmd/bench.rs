@@ -105,11 +105,12 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
         Benchmark::Reshard(resharding) => {
             json!(reshard::run(resharding.size(), &commands).await?)
         }
-        Benchmark::Foresight(documents) => {
+        Benchmark::Foresight(asked) => {
+            let (documents, folder) = (&asked.documents, asked.drawn.pictures.as_deref());
             let (times, load_s) =
                 if documents.quick { (1, 6) } else { (documents.size().runs, 30) };
             let others = foresight::Others { beside_clients: times, reshards: times, load_s };
-            json!(foresight::run(documents.size(), others, &commands).await?)
+            json!(foresight::run(documents.size(), others, folder, &commands).await?)
         }
         Benchmark::ChainFetch(asked) => json!(chain_fetch::run(asked.size()).await?),
         Benchmark::Placement(chunks) => json!(placement(chunks).await?),

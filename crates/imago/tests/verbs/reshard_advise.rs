@@ -137,7 +137,8 @@ const READS: i64 = 300;
 const INSERTS: i64 = 60;
 const UPDATES: i64 = 40;
 
-async fn work(client: &Endpoint) {
+/// Works; the inserted documents have numbers from `first` on.
+async fn work(client: &Endpoint, first: i64) {
     let run = async |command: Document| {
         let reply = client.run("shop", command).await.unwrap();
         assert!(!reply.contains_key("writeErrors"), "{reply}");
@@ -146,7 +147,7 @@ async fn work(client: &Endpoint) {
         run(doc! {"find": "reviews", "filter": {"user": user(n * 31)}}).await;
     }
     for n in 0..INSERTS {
-        run(doc! {"insert": "reviews", "documents": [review(10_000 + n)]}).await;
+        run(doc! {"insert": "reviews", "documents": [review(first + n)]}).await;
     }
     for n in 0..UPDATES {
         let update = doc! {"q": {"_id": id(n * 99)}, "u": {"$set": {"stars": 1}}};
@@ -165,7 +166,7 @@ async fn a_recording_tells_the_key_and_what_shards_received() {
     for primary in &primaries {
         primary.run("shop", doc! {"profile": 2}).await.unwrap();
     }
-    shop.recorded("ops.bson", &[], work).await;
+    shop.recorded("ops.bson", &[], async |client| work(client, 10_000).await).await;
     let mut received = Vec::new();
     for primary in &primaries {
         primary.run("shop", doc! {"profile": 0}).await.unwrap();
@@ -210,7 +211,8 @@ async fn a_recording_tells_the_key_and_what_shards_received() {
     let hashed = std::fs::read(shop.path("ops.bson")).unwrap();
     let holds = |bytes: &[u8]| bytes.windows(12).any(|part| part == b"@example.org");
     assert!(!holds(&hashed));
-    shop.recorded("plain.bson", &["--keep-values"], work).await;
+    shop.recorded("plain.bson", &["--keep-values"], async |client| work(client, 20_000).await)
+        .await;
     assert!(holds(&std::fs::read(shop.path("plain.bson")).unwrap()));
     let plain =
         advice(&advise(shop.folder.path(), &uri, &["--recording", "plain.bson", "--pace", "full"]));
@@ -264,7 +266,7 @@ async fn profilers_are_restored_also_after_a_kill() {
         let client = shop.admin.clone();
         async move {
             tokio::time::sleep(Duration::from_secs(2)).await;
-            work(&client).await;
+            work(&client, 10_000).await;
         }
     });
     let said = advise(
@@ -289,8 +291,11 @@ async fn profilers_are_restored_also_after_a_kill() {
     // A profiler that somebody else needs is read and not changed.
     primaries[0].run("shop", doc! {"profile": 2, "filter": "unset"}).await.unwrap();
     let client = shop.admin.clone();
-    let loading = tokio::spawn(async move { work(&client).await });
-    let said = advice(&advise(shop.folder.path(), &uri, &["--profile", "3s", "--pace", "full"]));
+    let loading = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        work(&client, 20_000).await;
+    });
+    let said = advice(&advise(shop.folder.path(), &uri, &["--profile", "5s", "--pace", "full"]));
     loading.await.unwrap();
     assert!(said["source"]["notes"].to_string().contains("was left as it was"), "{said}");
     assert_eq!(level(&primaries[0]).await.get_i32("was").unwrap(), 2);
@@ -312,7 +317,7 @@ async fn logs_tell_slow_operations_and_bad_input_is_refused() {
     let primaries = shop.primaries().await;
     // Every operation is slow, as far as the log goes.
     primaries[0].run("shop", doc! {"profile": 0, "slowms": -1}).await.unwrap();
-    work(&shop.admin).await;
+    work(&shop.admin, 10_000).await;
     let log = primaries[0].run("admin", doc! {"getLog": "global"}).await.unwrap();
     let lines = log.get_array("log").unwrap().iter().filter_map(Bson::as_str);
     let lines: Vec<&str> = lines.collect();
@@ -327,7 +332,13 @@ async fn logs_tell_slow_operations_and_bad_input_is_refused() {
 
     std::fs::write(shop.path("empty.log"), "").unwrap();
     std::fs::write(shop.path("other.bson"), [12, 0, 0, 0, 16, b'a', 0, 1, 0, 0, 0, 0]).unwrap();
-    let app = shop.cluster.uri();
+    // The application's user may set no profiler any more.
+    let app = &shop.cluster.credentials().unwrap().app;
+    let less = doc! {"revokeRolesFromUser": &app.name, "roles": ["dbAdminAnyDatabase"]};
+    for primary in &primaries {
+        primary.run("admin", less.clone()).await.unwrap();
+    }
+    let reader = shop.cluster.uri();
     for (uri, more, exit, what) in [
         (&uri, vec!["--log", "none.log"], 2, "none.log cannot be read"),
         (&uri, vec!["--log", "empty.log"], 4, "shows no operation on shop.reviews"),
@@ -335,7 +346,7 @@ async fn logs_tell_slow_operations_and_bad_input_is_refused() {
         (&uri, vec![], 2, "required"),
         (&uri, vec!["--log", "mongod.log", "--key", "{user: 2}"], 2, "cannot be a shard key"),
         (&uri, vec!["--log", "mongod.log", "--request-us", "0"], 2, "more than 0"),
-        (&app, vec!["--profile", "2s"], 4, "the roles dbAdmin and read"),
+        (&reader, vec!["--profile", "2s"], 4, "the roles dbAdmin and read"),
     ] {
         let refused = advise(shop.folder.path(), uri, &[&more[..], &["--pace", "full"]].concat());
         assert_eq!(refused.status.code(), Some(exit), "{more:?}: {refused:?}");

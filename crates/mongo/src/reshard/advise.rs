@@ -27,7 +27,7 @@ use std::time::Duration;
 use bson::Document;
 use imago_job::control::Control;
 use imago_plan::reshard::placement::Shares as ServerShares;
-use imago_plan::shard_key::{self, Costs, Rules, Wanted, Workload};
+use imago_plan::shard_key::{self, Costs, FIELDS_MAX, Layout, Rules, Wanted, Workload};
 
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
@@ -76,6 +76,8 @@ pub struct Request {
     pub ns: Namespace,
     /// Where operations come from.
     pub from: From,
+    /// Name of this process, as `host/1234`.
+    pub process: String,
     /// Keys to judge in any case, as extended JSON.
     pub keys: Vec<String>,
     /// Number of shards to judge keys for; `None`: as many as the cluster has.
@@ -97,12 +99,24 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
     let of = Handle::new(cluster.clone(), request.ns.clone());
     let survey = survey(&of).await?;
     let old = Key { pattern: present_pattern(&survey) };
+    // What would be refused in the end is refused before anything is recorded.
+    let shares = shares(&survey, request.shards)?;
+    for key in named.iter().chain([&old]) {
+        if key.pattern.len() > FIELDS_MAX {
+            return Err(Error::precondition(
+                format!("the key {} has more than {FIELDS_MAX} fields", key.text()),
+                "keys of more fields are not judged",
+            ));
+        }
+    }
     let mut source: Box<dyn Source> = match &request.from {
         From::Logs(paths) => Box::new(log_file::Logs::open(paths, &request.ns)?),
         From::Recording(path) => Box::new(recording::Recording::open(path, &request.ns)?),
         From::Profilers { within, rate } => {
-            let (shards, ns) = (&survey.shards, &request.ns);
-            Box::new(profile::record(cluster, shards, ns, *within, *rate, control).await?)
+            let process = &request.process;
+            let recording =
+                profile::Recording { ns: &request.ns, within: *within, rate: *rate, process };
+            Box::new(profile::record(cluster, &survey.shards, &recording, control).await?)
         }
     };
     let seen = encode::Survey::of(&mut *source)?;
@@ -115,8 +129,7 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
     let paths = fields::paths(needed(&survey, &old, &named), &seen.uses);
     let sample = fields::sample(&of, &survey, &old, paths, &seen.uses, request.sample, control);
     let sample = sample.await?;
-    let encoded = encode(&mut *source, &sample)?;
-    let shares = shares(&survey, request.shards)?;
+    let encoded = encode(&mut *source, &sample, survey.definition.is_collated())?;
     let rules = Rules {
         id: sample.dictionary.field("_id"),
         finds_single_writes: cluster.version() >= [7, 1, 0],
@@ -135,7 +148,13 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
         sample: &sample,
     };
     let forms_left_out = encoded.forms_left_out;
-    let workload = once_each(encoded, &inputs, &old)?;
+    let (workload, ignored) = once_each(encoded, &inputs, &old)?;
+    if workload.is_empty() {
+        return Err(Error::precondition(
+            format!("no operation of {} can be judged", source.facts().source),
+            "record for longer",
+        ));
+    }
     inputs.workload = &workload;
     let mut advice = judged(&inputs, &old, &named, request)?;
     advice.source = source.facts();
@@ -144,11 +163,17 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
             "{forms_left_out} operations have a form of which only the kind counts: there are too many"
         ));
     }
-    advice.ignored = { seen.ignored.into_iter() }
+    advice.ignored = { ignored.into_iter() }
         .map(|(conditions, operations)| Ignored { conditions: conditions.to_owned(), operations })
         .collect();
-    for key in advice.keys.iter_mut().filter(|key| key.is_possible()).take(PLANNED) {
-        plan_change(cluster, request, key, control).await?;
+    if request.shards.is_none() {
+        for key in advice.keys.iter_mut().filter(|key| key.is_possible()).take(PLANNED) {
+            if let Err(cause) = plan_change(cluster, request, key, control).await {
+                // What was judged is worth reporting all the same.
+                let key = key.key.as_deref().unwrap_or_default();
+                advice.source.notes.push(format!("a change to {key} cannot be planned: {cause}"));
+            }
+        }
     }
     Ok(advice)
 }
@@ -177,15 +202,21 @@ fn is_special(way: &bson::Bson) -> bool {
     way.as_str().is_some() && !is_hashed(way)
 }
 
-/// Returns the shares of the shards that chunks are placed on: all that are not being drained, or `shards` of them.
+/// Returns the shares of the shards that chunks are placed on: all that are not being drained, or `shards` of them and of new
+/// ones.
 fn shares(survey: &Survey, shards: Option<u16>) -> Result<ServerShares> {
+    let is_open = |shard: usize| survey.shards.get(shard).is_none_or(|shard| !shard.is_draining);
     let present = survey.shards.len();
-    let wanted = shards.map_or(present, usize::from);
-    let is_open = |shard: usize| {
-        let is_draining = survey.shards.get(shard).is_some_and(|shard| shard.is_draining);
-        u64::from(shard < wanted && !is_draining)
+    let open = (0..present).filter(|shard| is_open(*shard)).count();
+    let wanted = shards.map_or(open, usize::from);
+    let all = present + wanted.saturating_sub(open);
+    let mut left = wanted;
+    let share = |shard: usize| {
+        let is_used = is_open(shard) && left > 0;
+        left -= usize::from(is_used);
+        u64::from(is_used)
     };
-    ServerShares::new((0..wanted.max(present)).map(is_open).collect()).map_err(|cause| {
+    ServerShares::new((0..all).map(share).collect()).map_err(|cause| {
         Error::usage(format!("{wanted} shards cannot be judged: {cause}"), "choose --shards")
     })
 }
@@ -198,25 +229,41 @@ fn chunks(survey: &Survey, shards: usize) -> usize {
     wanted.chunks
 }
 
-/// Returns the operations of a source, each of them once: shards show an operation at each that executed it, so it counts
-/// at the first of the shards that it reaches by the present key.
-fn once_each(encoded: Encoded, inputs: &Inputs<'_>, old: &Key) -> Result<Workload> {
-    let Encoded { workload, shards, .. } = encoded;
+/// The operations that are judged, and the number of those with each kind of condition that chooses no shards.
+type Judgeable = (Workload, Vec<(&'static str, u64)>);
+
+/// Returns the operations of a source, each of them once: shards show an operation at each that executed it.
+fn once_each(encoded: Encoded, inputs: &Inputs<'_>, old: &Key) -> Result<Judgeable> {
+    let Encoded { workload, shards, ignored, .. } = encoded;
     if shards.iter().all(Option::is_none) {
-        return Ok(workload);
+        return Ok((workload, encode::ignored(ignored.into_iter())));
     }
-    let layout = inputs.present(old)?;
-    let first = shard_key::first_shards(&workload, &layout, inputs.rules, &inputs.nulls);
-    let is_first = |index: usize| shards[index].is_none_or(|shard| first[index] == Some(shard));
-    Ok(workload.filtered(is_first))
+    let (layout, rules) = (inputs.present(old)?, inputs.present_rules(old));
+    let counted = shard_key::count_once(&workload, &layout, rules, &inputs.nulls, &shards);
+    let kept = ignored.into_iter().zip(&counted).filter(|(_, counted)| counted.is_some());
+    let ignored = encode::ignored(kept.map(|(bits, _)| bits));
+    Ok((workload.filtered(|index| counted[index]), ignored))
 }
 
 /// Judges all keys, and returns the report without the facts about the source.
 fn judged(inputs: &Inputs<'_>, old: &Key, named: &[Key], request: &Request) -> Result<Advice> {
     let sample: &FieldSample = inputs.sample;
-    let layout = inputs.present(old)?;
-    let present_effect = inputs.effect(&layout);
-    let present_key = layout.key().clone();
+    let now = inputs.present(old)?;
+    let present_key = now.key().clone();
+    // Keys for another number of shards are compared with the present key on as many.
+    let layout = match request.shards {
+        Some(_) if !old.pattern.is_empty() => {
+            let planned = Layout::planned(
+                &sample.documents,
+                present_key.clone(),
+                inputs.chunks,
+                &inputs.shares,
+            );
+            planned.map_err(|cause| Error::precondition(cause.to_string(), "choose --shards"))?
+        }
+        _ => now,
+    };
+    let present_effect = inputs.effect(&layout, inputs.present_rules(old));
     let mut wanted = Wanted {
         usable: sample.usable(),
         id: sample.dictionary.field("_id"),

@@ -54,7 +54,7 @@ impl Reach {
         let count = match (route, reached) {
             (Route::Refused, _) => &mut self.refused,
             (_, 0 | 1) => &mut self.one,
-            (_, reached) if reached == owners => &mut self.all,
+            (_, reached) if reached >= owners => &mut self.all,
             _ => &mut self.several,
         };
         *count += 1;
@@ -81,8 +81,8 @@ pub struct Effect {
     /// The value of the key to which most operations are directed, and their share of all operations; `None` if no
     /// operation is directed to one value.
     pub hottest: Option<(Point, f64)>,
-    /// The value of the key with the most bytes, and its bytes.
-    pub heaviest: Option<(Point, u64)>,
+    /// The value of the key with the most bytes, its bytes, and the number of sampled documents with it.
+    pub heaviest: Option<(Point, u64, usize)>,
     /// Share of the inserts that the chunk with most of them receives; `None` without inserts.
     pub inserts_in_one_chunk: Option<f64>,
     /// Share of the transactions whose operations reach one shard; `None` without transactions.
@@ -241,7 +241,11 @@ impl Sums {
         self.scatter += costs.request_us * (reached.len() - 1) as f64;
     }
 
-    fn finish(self, transactions_on_one: Option<f64>, heaviest: Option<(Point, u64)>) -> Effect {
+    fn finish(
+        self,
+        transactions_on_one: Option<f64>,
+        heaviest: Option<(Point, u64, usize)>,
+    ) -> Effect {
         let shards = self.operations.len();
         let sum = |shard: usize| self.load.iter().map(|block| block[shard]).sum::<f64>();
         let sums: Vec<f64> = (0..shards).map(sum).collect();
@@ -307,13 +311,16 @@ impl<'a> Transactions<'a> {
     }
 }
 
-/// Returns the key's value with the most bytes, and its bytes.
-fn heaviest(documents: &Documents, layout: &Layout) -> Option<(Point, u64)> {
-    let mut bytes: HashMap<Point, u64> = HashMap::new();
+/// Returns the key's value with the most bytes, its bytes, and the number of sampled documents with it.
+fn heaviest(documents: &Documents, layout: &Layout) -> Option<(Point, u64, usize)> {
+    let mut bytes: HashMap<Point, (u64, usize)> = HashMap::new();
     for (index, document) in documents.documents().iter().enumerate() {
-        *bytes.entry(documents.point(index, layout.key())).or_insert(0) += document.bytes;
+        let of = bytes.entry(documents.point(index, layout.key())).or_insert((0, 0));
+        *of = (of.0 + document.bytes, of.1 + 1);
     }
-    bytes.into_iter().max_by_key(|(point, bytes)| (*bytes, std::cmp::Reverse(*point)))
+    let most =
+        bytes.into_iter().max_by_key(|(point, (bytes, _))| (*bytes, std::cmp::Reverse(*point)));
+    most.map(|(point, (bytes, documents))| (point, bytes, documents))
 }
 
 fn greatest(values: &[f64]) -> f64 {

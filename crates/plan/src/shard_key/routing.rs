@@ -145,26 +145,40 @@ impl<'a> Router<'a> {
         route
     }
 
-    /// Applies the rules for writes of one document.
+    /// Applies the rules for writes, which a router sends to one shard or to all shards of the cluster.
     fn permitted(&mut self, route: Route, operation: &Operation<'_>) -> Route {
-        let is_single = matches!(operation.shape.kind, Kind::WriteOne | Kind::FindAndModify);
-        if !is_single || self.rules.finds_single_writes || matches!(route, Route::At { .. }) {
+        let shape = operation.shape;
+        let is_one = self.reached.len() == 1;
+        if shape.kind == Kind::WriteMany && !shape.is_upsert && !is_one {
+            return self.reach_all();
+        }
+        let is_single =
+            matches!(shape.kind, Kind::UpdateOne | Kind::DeleteOne | Kind::FindAndModify);
+        let needs_shard = is_single || shape.is_upsert;
+        if !needs_shard || self.rules.finds_single_writes || matches!(route, Route::At { .. }) {
             return route;
         }
-        if operation.shape.kind == Kind::FindAndModify {
+        if shape.is_opaque {
+            return self.reach_all();
+        }
+        if shape.is_upsert || shape.kind == Kind::FindAndModify {
             return Route::Refused;
         }
-        if self.reached.len() == 1 {
+        if is_one && shape.kind == Kind::UpdateOne {
             return route;
         }
-        let names_id = self
-            .rules
-            .id
-            .is_some_and(|id| operation.shape.conditions.contains(&(id, Condition::Equal)));
-        if !names_id {
-            return Route::Refused;
+        let id = self.rules.id;
+        if id.is_some_and(|id| shape.conditions.contains(&(id, Condition::Equal))) {
+            return self.reach_all();
         }
-        self.reached.clone_from(&self.owners);
+        Route::Refused
+    }
+
+    /// Has the operation reach every shard of the cluster, those without chunks included.
+    fn reach_all(&mut self) -> Route {
+        for shard in 0..self.layout.shards() {
+            self.reached.insert(shard as u16);
+        }
         Route::All
     }
 
@@ -291,18 +305,33 @@ fn bounds_of(layout: &Layout, shape: &Shape, length: impl Fn(usize) -> usize) ->
     layout.key.parts().iter().map(bound).collect()
 }
 
-/// Returns for each operation the first of the shards that it reaches; `None` if the router refuses it.
+/// Counts operations once that shards have shown, each at every shard that executed it: `shown_at` has the shard that showed
+/// each operation. Returns for each the number of shards that showed it if it counts, at the first of the shards that it
+/// reaches; `None` for the others. An insert counts where it is shown, and so does an operation at a shard that it should not
+/// reach.
 #[must_use]
-pub fn first_shards(
+pub fn count_once(
     workload: &Workload,
     layout: &Layout,
     rules: Rules,
     nulls: &[Value],
-) -> Vec<Option<u16>> {
+    shown_at: &[Option<u16>],
+) -> Vec<Option<u32>> {
     let mut router = Router::new(layout, workload, rules, nulls);
-    let mut first = |index: usize| {
-        router.route(workload.shape_at(index), &workload.get(index));
-        router.reached.iter().next().map(|shard| shard as u16)
+    let mut counted = |(index, shown_at): (usize, &Option<u16>)| {
+        let operation = workload.get(index);
+        let Some(shard) = shown_at.filter(|_| operation.shape.kind != Kind::Insert) else {
+            return Some(1);
+        };
+        router.route(workload.shape_at(index), &operation);
+        let is_expected = router.reached.iter().any(|reached| reached == usize::from(shard));
+        let is_first = router.reached.iter().next() == Some(usize::from(shard));
+        let shards = router.reached.len() as u32;
+        match (is_expected, is_first) {
+            (false, _) => Some(1),
+            (true, true) => Some(shards),
+            (true, false) => None,
+        }
     };
-    (0..workload.len()).map(&mut first).collect()
+    shown_at.iter().enumerate().map(&mut counted).collect()
 }

@@ -49,13 +49,20 @@ fn documents() -> impl Strategy<Value = Documents> {
 struct Made {
     kind: Kind,
     conditions: Vec<(Field, Condition, Vec<u32>)>,
+    is_upsert: bool,
     is_opaque: bool,
 }
 
 impl Made {
     fn shape(&self) -> Shape {
         let conditions = self.conditions.iter().map(|(field, of, _)| (*field, *of)).collect();
-        Shape { kind: self.kind, conditions, sets: vec![1], is_opaque: self.is_opaque }
+        Shape {
+            kind: self.kind,
+            conditions,
+            sets: vec![1],
+            is_upsert: self.is_upsert,
+            is_opaque: self.is_opaque,
+        }
     }
 
     fn values(&self) -> Vec<Value> {
@@ -84,20 +91,30 @@ fn condition() -> impl Strategy<Value = (Condition, Vec<u32>)> {
     ]
 }
 
-const KINDS: [Kind; 4] = [Kind::Read, Kind::WriteOne, Kind::WriteMany, Kind::FindAndModify];
+const KINDS: [Kind; 5] =
+    [Kind::Read, Kind::UpdateOne, Kind::DeleteOne, Kind::WriteMany, Kind::FindAndModify];
 
 fn operation() -> impl Strategy<Value = Made> {
     let conditions = prop::collection::vec(prop::option::of(condition()), FIELDS);
     let order = Just((0..FIELDS as Field).collect::<Vec<_>>()).prop_shuffle();
-    let other = (prop::sample::select(&KINDS[..]), conditions, order, prop::bool::weighted(0.05))
-        .prop_map(|(kind, conditions, order, is_opaque)| {
+    let other = (
+        prop::sample::select(&KINDS[..]),
+        conditions,
+        order,
+        prop::bool::weighted(0.05),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(|(kind, conditions, order, is_opaque, is_upsert)| {
             let conditions = { order.into_iter() }
                 .filter_map(|field| {
                     let (condition, ranks) = conditions[usize::from(field)].clone()?;
                     Some((field, condition, ranks))
                 })
                 .collect();
-            Made { kind, conditions, is_opaque }
+            {
+                let updates = matches!(kind, Kind::UpdateOne | Kind::WriteMany);
+                Made { kind, conditions, is_opaque, is_upsert: is_upsert && updates }
+            }
         });
     let insert = prop::collection::vec(prop::option::weighted(0.9, 0..=RANK_MAX), FIELDS);
     let insert = insert.prop_map(|ranks| {
@@ -105,7 +122,7 @@ fn operation() -> impl Strategy<Value = Made> {
             Some((field as Field, Condition::Equal, vec![rank?]))
         };
         let conditions = ranks.into_iter().enumerate().filter_map(field).collect();
-        Made { kind: Kind::Insert, conditions, is_opaque: false }
+        Made { kind: Kind::Insert, conditions, is_upsert: false, is_opaque: false }
     });
     prop_oneof![5 => other, 1 => insert]
 }
@@ -166,14 +183,6 @@ fn brute_force(made: &Made, layout: &Layout) -> (Vec<usize>, bool) {
     (shards, is_exact && points.len() == 1)
 }
 
-fn owners(layout: &Layout) -> Vec<usize> {
-    let mut owners: Vec<usize> =
-        (0..layout.chunks()).map(|chunk| usize::from(layout.shard_of(chunk))).collect();
-    owners.sort_unstable();
-    owners.dedup();
-    owners
-}
-
 proptest! {
     #[test]
     fn operations_reach_the_shards_with_a_point_that_they_may_match(
@@ -189,15 +198,25 @@ proptest! {
             let route = router.route(workload.shape_at(index), &workload.get(index));
             let reached: Vec<usize> = router.reached.iter().collect();
             let (expected, is_point) = brute_force(made, &layout);
-            let is_single = matches!(made.kind, Kind::WriteOne | Kind::FindAndModify) && !finds;
-            if is_single && !is_point {
-                let by_id = matches!(made.of(2), Some((Condition::Equal, _)));
-                if made.kind == Kind::FindAndModify {
+            let everywhere: Vec<usize> = (0..3).collect();
+            let is_one = expected.len() <= 1;
+            let is_single = matches!(
+                made.kind, Kind::UpdateOne | Kind::DeleteOne | Kind::FindAndModify
+            );
+            let by_id = matches!(made.of(2), Some((Condition::Equal, _)));
+            if made.kind == Kind::WriteMany && !made.is_upsert && !is_one {
+                prop_assert_eq!(reached, everywhere);
+                continue;
+            }
+            if (is_single || made.is_upsert) && !finds && !is_point {
+                let is_refused = made.is_upsert || made.kind == Kind::FindAndModify
+                    || !(by_id || is_one && made.kind == Kind::UpdateOne);
+                if made.is_opaque {
+                    prop_assert_eq!(reached, everywhere);
+                } else if is_refused {
                     prop_assert_eq!(route, Route::Refused);
-                } else if expected.len() > 1 && by_id {
-                    prop_assert_eq!(reached, owners(&layout));
-                } else if expected.len() > 1 {
-                    prop_assert_eq!(route, Route::Refused);
+                } else if !(is_one && made.kind == Kind::UpdateOne) {
+                    prop_assert_eq!(reached, everywhere);
                 }
                 continue;
             }
@@ -278,12 +297,14 @@ fn shopping() -> Workload {
         kind: Kind::Read,
         conditions: vec![(0, Condition::Equal)],
         sets: Vec::new(),
+        is_upsert: false,
         is_opaque: false,
     };
     let insert = Shape {
         kind: Kind::Insert,
         conditions: (0..FIELDS as Field).map(|field| (field, Condition::Equal)).collect(),
         sets: Vec::new(),
+        is_upsert: false,
         is_opaque: false,
     };
     let mut workload = Workload::default();
@@ -328,7 +349,10 @@ fn a_key_of_few_values_loads_few_shards() {
     let state = judged(&[(1, false)]);
     assert_eq!(state.writes.one, state.writes.total());
     assert_eq!(state.hottest.map(|(point, _)| point[0]), Some(0), "new orders are in state 0");
-    assert_eq!(state.heaviest.map(|(_, bytes)| bytes), Some(5_000 * 800));
+    assert_eq!(
+        state.heaviest.map(|(_, bytes, documents)| (bytes, documents)),
+        Some((5_000 * 800, 5_000))
+    );
 }
 
 #[test]

@@ -17,8 +17,10 @@ pub enum Kind {
     Read,
     /// An insert of one document.
     Insert,
-    /// An update or delete of at most one document.
-    WriteOne,
+    /// An update or replacement of at most one document.
+    UpdateOne,
+    /// A delete of at most one document.
+    DeleteOne,
     /// An update or delete of all matching documents.
     WriteMany,
     /// A `findAndModify`.
@@ -53,7 +55,10 @@ pub struct Shape {
     pub conditions: Vec<(Field, Condition)>,
     /// Fields that the operation changes.
     pub sets: Vec<Field>,
-    /// True if the router cannot use the conditions, as under a collation: the operation goes to all shards.
+    /// True if the operation inserts a document when nothing matches.
+    pub is_upsert: bool,
+    /// True if the conditions are unknown, or the router cannot use them, as under a collation: the operation goes to all
+    /// shards.
     pub is_opaque: bool,
 }
 
@@ -114,7 +119,7 @@ impl Workload {
     /// Largest number of forms of operations.
     pub const SHAPES_MAX: usize = 1 << 16;
     /// Largest number of values of all operations.
-    pub const VALUES_MAX: usize = u32::MAX as usize;
+    pub const VALUES_MAX: usize = 1 << 26;
 
     /// Adds an operation. `values` are as in [`Operation::values`]; `transaction` tells which operations belong to one
     /// transaction.
@@ -160,24 +165,22 @@ impl Workload {
         Ok(number)
     }
 
-    /// Returns the operations for whose index `is_kept` returns true.
+    /// Returns the operations for whose index `factor` returns a factor, with their documents multiplied by it.
     #[must_use]
-    pub fn filtered(&self, is_kept: impl Fn(usize) -> bool) -> Self {
+    pub fn filtered(&self, factor: impl Fn(usize) -> Option<u32>) -> Self {
         let mut kept =
             Self { shapes: self.shapes.clone(), numbers: self.numbers.clone(), ..Self::default() };
         let mut transactions = self.transactions.iter().peekable();
         for index in 0..self.len() {
             let transaction = transactions.next_if(|(at, _)| *at as usize == index);
-            if !is_kept(index) {
-                continue;
-            }
+            let Some(factor) = factor(index) else { continue };
             let values = self.get(index).values;
             if let Some((_, transaction)) = transaction {
                 kept.transactions.push((kept.shape_of.len() as u32, *transaction));
             }
             kept.shape_of.push(self.shape_of[index]);
             kept.starts.push(kept.ranks.len() as u32);
-            kept.documents.push(self.documents[index]);
+            kept.documents.push(self.documents[index].saturating_mul(factor));
             kept.ranks.extend_from_slice(values.ranks);
             kept.hashes.extend_from_slice(values.hashes);
         }

@@ -28,7 +28,7 @@ pub enum Benchmark {
     Reshard(Resharding),
     /// What copies of several sizes and plans of a store predicted, beside what came of it.
     #[command(after_help = QUICK)]
-    Foresight(Documents),
+    Foresight(Foretold),
     /// Fetching of a chained job, beside a loop of `find_one`.
     #[command(after_help = QUICK)]
     ChainFetch(super::fetching::Fetching),
@@ -146,6 +146,15 @@ impl Documents {
         let runs = if self.quick { 2 } else { self.runs };
         Size { documents, size_bytes: self.size_bytes, runs }
     }
+}
+
+/// Size of the benchmark of predictions, and its picture.
+#[derive(Debug, clap::Args)]
+pub struct Foretold {
+    #[command(flatten)]
+    pub documents: Documents,
+    #[command(flatten)]
+    pub drawn: Drawn,
 }
 
 /// Size of the comparison with PostgreSQL and Redis.

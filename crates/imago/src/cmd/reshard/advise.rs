@@ -13,6 +13,7 @@ use imago_mongo::reshard::plan::SAMPLE;
 use imago_mongo::server::endpoint::Endpoint;
 use imago_plan::shard_key::Costs;
 
+use crate::cmd::process::process;
 use crate::cmd::speed::Speed;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -110,6 +111,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let request = Request {
         ns: args.ns,
         from: args.source.parsed(args.profile_rate),
+        process: process(),
         keys: args.key,
         shards: args.shards,
         sample: args.sample,

@@ -100,6 +100,9 @@ impl Handler for Tap {
                 .flat_map(|sequence| sequence.documents().map_while(Result::ok))
                 .collect();
             self.pending = self.recorder.command(command.database(), command.body, &documents);
+            if request.is_more_to_come() {
+                self.recorder.unacknowledged(std::mem::take(&mut self.pending));
+            }
         }
         Ok(None)
     }
@@ -160,8 +163,8 @@ async fn listen(
     let listener = TcpListener::bind(at).await.map_err(|cause| {
         Failure::new(Exit::Precondition, "listen", format!("cannot listen at {at}: {cause}"))
     })?;
-    let port = listener.local_addr().map_or(at.port(), |at| at.port());
-    eprintln!("recording: clients connect to {}", target.uri_at(port));
+    let at = listener.local_addr().unwrap_or(at);
+    eprintln!("recording: clients connect to {at} in place of the router");
     let stop = CancellationToken::new();
     let serving = wire::serve(listener, target.addresses().to_vec(), taps, stop.clone());
     let serving = tokio::spawn(serving);

@@ -64,6 +64,17 @@ impl Dictionary {
         self.fields.get(path).copied()
     }
 
+    /// Returns the fields that change with the field at `path`: itself, those in it, and those that it is in.
+    pub(super) fn changed_with(&self, path: &str) -> impl Iterator<Item = Field> {
+        let is_in = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let paths = self.paths.iter().enumerate();
+        paths
+            .filter(move |(_, other)| is_in(other, path) || is_in(path, other))
+            .map(|(at, _)| at as Field)
+    }
+
     /// Returns the number of known values of `field`.
     pub(super) fn known(&self, field: Field) -> usize {
         self.values[usize::from(field)].len()

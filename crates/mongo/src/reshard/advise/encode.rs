@@ -6,14 +6,14 @@ use imago_plan::shard_key::{Condition, Field, Kind, Shape, Value, Workload, Work
 
 use super::fields::FieldSample;
 use super::operation::Operation;
-use super::predicate::{Bound, Datum};
+use super::predicate::{Bound, Datum, Ignored};
 use super::source::{Observed, Source};
 use crate::error::{Error, Result};
 
 /// Largest number of values of a list that are kept; of a longer one the first.
-const LIST_MAX: usize = 10_000;
-/// Share of the sampled documents, the newest, that stand for inserted documents which a source does not show.
-const NEWEST: f64 = 0.05;
+const LIST_MAX: usize = 1_000;
+/// Number of the newest sampled documents that stand for inserted documents which a source does not show.
+const NEWEST: usize = 20;
 
 /// What a first reading of a source tells.
 #[derive(Debug, Default)]
@@ -22,14 +22,11 @@ pub(super) struct Survey {
     pub(super) operations: u64,
     /// Number of operations with a condition on each path, inserts not included.
     pub(super) uses: BTreeMap<String, u64>,
-    /// Number of operations with conditions that bound no shards, by the description of these.
-    pub(super) ignored: BTreeMap<&'static str, u64>,
 }
 
 /// Largest number of paths that are counted.
 const PATHS_MAX: usize = 10_000;
-const COLLATED: &str = "a collation, under which no router chooses shards";
-const UNSEEN: &str = "inserts whose documents the source does not show";
+pub(super) const UNSEEN: &str = "inserts whose documents the source does not show";
 
 impl Survey {
     /// Reads `source` once.
@@ -53,12 +50,6 @@ impl Survey {
                 }
             }
         }
-        let texts = operation.ignored.iter().map(|kind| kind.text());
-        let collated = operation.is_collated.then_some(COLLATED);
-        let unseen = operation.is_unseen_insert.then_some(UNSEEN);
-        for text in texts.chain(collated).chain(unseen) {
-            *self.ignored.entry(text).or_insert(0) += 1;
-        }
     }
 }
 
@@ -67,15 +58,49 @@ pub(super) struct Encoded {
     pub(super) workload: Workload,
     /// Shard of each operation, of sources that are shards.
     pub(super) shards: Vec<Option<u16>>,
-    /// Number of operations whose form was one too many; they count as reaching all shards.
+    /// What bounds no shards in each operation: a bit for each kind, by [`Ignored::ALL`], and one for unseen inserts.
+    pub(super) ignored: Vec<u16>,
+    /// Number of operations whose form was one too many: inserts among them are left out, others reach all shards.
     pub(super) forms_left_out: u64,
 }
 
-/// Reads `source` as a workload over the fields of `sample`.
-pub(super) fn encode(source: &mut dyn Source, sample: &FieldSample) -> Result<Encoded> {
-    let mut encoder = Encoder::new(sample);
-    let mut encoded =
-        Encoded { workload: Workload::default(), shards: Vec::new(), forms_left_out: 0 };
+/// Returns the bits of an operation; see [`Encoded::ignored`].
+fn bits(operation: &Operation) -> u16 {
+    let kinds = Ignored::ALL.iter().enumerate();
+    let kinds = kinds.filter(|(_, kind)| operation.ignored.contains(kind));
+    let unseen = u16::from(operation.is_unseen_insert) << Ignored::ALL.len();
+    kinds.fold(unseen, |bits, (at, _)| bits | 1 << at)
+}
+
+/// Returns the number of operations with each kind of what bounds no shards, of those that are kept.
+pub(super) fn ignored(bits: impl Iterator<Item = u16>) -> Vec<(&'static str, u64)> {
+    let texts = Ignored::ALL.iter().map(|kind| kind.text()).chain([UNSEEN]);
+    let mut counts: Vec<(&'static str, u64)> = texts.map(|text| (text, 0)).collect();
+    for bits in bits.filter(|bits| *bits != 0) {
+        for (at, (_, count)) in counts.iter_mut().enumerate() {
+            *count += u64::from(bits >> at & 1);
+        }
+    }
+    counts.retain(|(_, count)| *count > 0);
+    counts
+}
+
+/// Reads `source` as a workload over the fields of `sample`; `is_collated` tells whether the collection has a collation.
+///
+/// # Errors
+/// The source cannot be read, or has more values than are kept.
+pub(super) fn encode(
+    source: &mut dyn Source,
+    sample: &FieldSample,
+    is_collated: bool,
+) -> Result<Encoded> {
+    let mut encoder = Encoder::new(sample, is_collated);
+    let mut encoded = Encoded {
+        workload: Workload::default(),
+        shards: Vec::new(),
+        ignored: Vec::new(),
+        forms_left_out: 0,
+    };
     source.read(&mut |observed| {
         let Observed { operation, shard } = observed;
         encoder.encode(&operation);
@@ -86,11 +111,15 @@ pub(super) fn encode(source: &mut dyn Source, sample: &FieldSample) -> Result<En
         let pushed = match push(&encoder.shape, &encoder.values) {
             Err(WorkloadFull::Shapes) => {
                 encoded.forms_left_out += 1;
+                if operation.kind == Kind::Insert {
+                    return Ok(());
+                }
                 push(&opaque(operation.kind), &[])
             }
             pushed => pushed,
         };
         encoded.shards.push(shard);
+        encoded.ignored.push(bits(&operation));
         pushed.map_err(|full| too_many(&full))
     })?;
     Ok(encoded)
@@ -98,7 +127,7 @@ pub(super) fn encode(source: &mut dyn Source, sample: &FieldSample) -> Result<En
 
 /// Returns the form of an operation of which only the kind is known.
 fn opaque(kind: Kind) -> Shape {
-    Shape { kind, conditions: Vec::new(), sets: Vec::new(), is_opaque: true }
+    Shape { kind, conditions: Vec::new(), sets: Vec::new(), is_upsert: false, is_opaque: true }
 }
 
 fn too_many(full: &WorkloadFull) -> Error {
@@ -116,24 +145,33 @@ struct Encoder<'a> {
     /// Indexes of the documents that stand for unseen inserts.
     newest: Vec<usize>,
     inserts: usize,
+    /// True if the collection has a collation, under which no router chooses shards by text.
+    is_collated: bool,
 }
 
 impl<'a> Encoder<'a> {
-    fn new(sample: &'a FieldSample) -> Self {
-        let shape =
-            Shape { kind: Kind::Read, conditions: Vec::new(), sets: Vec::new(), is_opaque: false };
-        Self { sample, shape, values: Vec::new(), newest: newest(sample), inserts: 0 }
+    fn new(sample: &'a FieldSample, is_collated: bool) -> Self {
+        let shape = opaque(Kind::Read);
+        Self { sample, shape, values: Vec::new(), newest: newest(sample), inserts: 0, is_collated }
     }
 
     /// Sets [`Encoder::shape`] and [`Encoder::values`] to those of `operation`.
     fn encode(&mut self, operation: &Operation) {
         self.shape.kind = operation.kind;
-        self.shape.is_opaque = operation.is_collated;
+        self.shape.is_upsert = operation.is_upsert;
+        let is_insert = operation.kind == Kind::Insert;
+        self.shape.is_opaque = operation.is_unknown || self.is_collated && !is_insert;
         self.shape.conditions.clear();
         self.shape.sets.clear();
         self.values.clear();
         let (sample, dictionary) = (self.sample, &self.sample.dictionary);
-        self.shape.sets.extend(operation.sets.iter().filter_map(|path| dictionary.field(path)));
+        for path in &operation.sets {
+            for field in dictionary.changed_with(path) {
+                if !self.shape.sets.contains(&field) {
+                    self.shape.sets.push(field);
+                }
+            }
+        }
         if operation.is_unseen_insert {
             return self.stand_in();
         }
@@ -151,11 +189,15 @@ impl<'a> Encoder<'a> {
                     Condition::In
                 }
                 Bound::Between(low, high) => {
+                    let bound_of = (low, high);
                     let bound = |value: &Option<Datum>, end: Value| {
                         value.as_ref().map_or(end, |value| sample.value(field, value))
                     };
                     let (first, last) = dictionary.ends(field);
-                    self.values.extend([bound(low, first), bound(high, last)]);
+                    let (low, high) = (bound(low, first), bound(high, last));
+                    // Approximate positions may be on the wrong side of each other.
+                    let is_empty = matches!(bound_of, (Some(Datum::Plain(low)), Some(Datum::Plain(high))) if low > high);
+                    self.values.extend([low, if is_empty { high } else { high.max(low) }]);
                     Condition::Between
                 }
             };
@@ -180,6 +222,6 @@ fn newest(sample: &FieldSample) -> Vec<usize> {
     if let Some(id) = sample.dictionary.field("_id") {
         indexes.sort_by_key(|index| std::cmp::Reverse(sample.documents.value(*index, id).rank));
     }
-    indexes.truncate(((sample.documents.len() as f64 * NEWEST) as usize).max(1));
+    indexes.truncate(NEWEST);
     indexes
 }

@@ -56,10 +56,13 @@ pub(super) struct FieldSample {
 impl FieldSample {
     fn new(documents: Documents, dictionary: Dictionary, facts: Vec<FieldFacts>) -> Self {
         let fields = 0..documents.fields() as Field;
-        let by_hash = fields.clone().map(|field| dictionary.hashes(field).collect()).collect();
+        let by_hash = fields.clone().map(|field| unambiguous(dictionary.hashes(field))).collect();
+        let nulls = dictionary.nulls();
         let sorted = |field| {
             let ranks = (0..documents.len()).map(|index| documents.value(index, field).rank);
-            let mut ranks: Vec<u32> = ranks.collect();
+            // Positions are among the documents that have the field.
+            let null = nulls[usize::from(field)].rank;
+            let mut ranks: Vec<u32> = ranks.filter(|rank| *rank != null).collect();
             ranks.sort_unstable();
             ranks
         };
@@ -79,7 +82,8 @@ impl FieldSample {
         }
         let ranks = &self.ranks[usize::from(field)];
         let at = (u64::from(below) * ranks.len() as u64) >> 32;
-        Value { rank: ranks[at as usize].saturating_sub(1), hash }
+        let rank = ranks.get(at as usize).map_or(0, |rank| rank.saturating_sub(1));
+        Value { rank, hash }
     }
 
     /// Returns the fields that a key may have.
@@ -87,6 +91,16 @@ impl FieldSample {
         let fields = self.facts.iter().enumerate().filter(|(_, facts)| facts.ruled_out.is_none());
         fields.map(|(field, _)| field as Field).collect()
     }
+}
+
+/// Returns the ranks by hash, without the hashes of several values: the server's hash of a double is that of its integer
+/// part.
+fn unambiguous(hashes: impl Iterator<Item = (i64, u32)>) -> HashMap<i64, u32> {
+    let mut ranks: HashMap<i64, Option<u32>> = HashMap::new();
+    for (hash, rank) in hashes {
+        ranks.entry(hash).and_modify(|known| *known = None).or_insert(Some(rank));
+    }
+    ranks.into_iter().filter_map(|(hash, rank)| Some((hash, rank?))).collect()
 }
 
 /// Returns the paths of the fields to sample: those of `needed`, and those with conditions in most operations, by `uses`.

@@ -22,6 +22,8 @@ use crate::server::shard_key::{Key, is_hashed};
 
 /// Share of the operations for one value, or of the inserts into one chunk, from which on it is a warning.
 const CONCENTRATED: f64 = 0.2;
+/// Number of sampled documents of one value from which on its size is known.
+const JUMBO_DOCUMENTS: usize = 3;
 /// Share of the writes that change a field of the key from which on it is a warning.
 const CHANGED: f64 = 0.01;
 /// Keys whose throughputs cannot be told apart, and differ by less than this share, are ordered by their simplicity.
@@ -52,6 +54,12 @@ pub(super) struct Judged {
 }
 
 impl Inputs<'_> {
+    /// Returns the rules for the present layout: nothing is refused in a collection that is not sharded.
+    pub(super) fn present_rules(&self, old: &Key) -> Rules {
+        let is_sharded = !old.pattern.is_empty();
+        Rules { finds_single_writes: self.rules.finds_single_writes || !is_sharded, ..self.rules }
+    }
+
     /// Returns the present layout: the chunks that there are. Without a shard key all documents are one chunk.
     pub(super) fn present(&self, old: &Key) -> Result<Layout> {
         let shards = self.shares.servers();
@@ -115,16 +123,16 @@ impl Inputs<'_> {
         Key { pattern: key.parts().iter().map(part).collect() }
     }
 
-    /// Returns the effect of a layout on the workload.
-    pub(super) fn effect(&self, layout: &Layout) -> Effect {
+    /// Returns the effect of a layout on the workload, by the rules of the cluster.
+    pub(super) fn effect(&self, layout: &Layout, rules: Rules) -> Effect {
         let documents = &self.sample.documents;
-        shard_key::effect(self.workload, documents, layout, self.rules, &self.nulls, self.costs)
+        shard_key::effect(self.workload, documents, layout, rules, &self.nulls, self.costs)
     }
 
     fn judge(&self, key: PlanKey) -> Result<Judged, LayoutError> {
         let documents = &self.sample.documents;
         let layout = Layout::planned(documents, key.clone(), self.chunks, &self.shares)?;
-        let effect = self.effect(&layout);
+        let effect = self.effect(&layout, self.rules);
         Ok(Judged { key, layout, effect })
     }
 
@@ -134,22 +142,27 @@ impl Inputs<'_> {
     /// A precondition error if chunks cannot be placed.
     pub(super) fn judge_all(&self, keys: &[PlanKey]) -> Result<Vec<Judged>> {
         let next = AtomicUsize::new(0);
-        let judged = Mutex::new(Vec::with_capacity(keys.len()));
+        let judged: Mutex<Vec<(usize, Result<Judged, LayoutError>)>> =
+            Mutex::new(Vec::with_capacity(keys.len()));
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         std::thread::scope(|scope| {
             for _ in 0..threads.min(keys.len()) {
                 scope.spawn(|| {
-                    while let Some(key) = keys.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(key) = keys.get(index) else { break };
                         let done = self.judge(key.clone());
-                        judged.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+                        judged.lock().unwrap_or_else(PoisonError::into_inner).push((index, done));
                     }
                 });
             }
         });
-        let judged = judged.into_inner().unwrap_or_else(PoisonError::into_inner);
-        judged.into_iter().collect::<Result<Vec<_>, _>>().map_err(|cause| {
-            Error::precondition(format!("keys cannot be judged: {cause}"), "see the cause")
-        })
+        let mut judged = judged.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // In the order of the keys, whichever thread was first.
+        judged.sort_by_key(|(index, _)| *index);
+        judged.into_iter().map(|(_, judged)| judged).collect::<Result<Vec<_>, _>>().map_err(
+            |cause| Error::precondition(format!("keys cannot be judged: {cause}"), "see the cause"),
+        )
     }
 
     /// Returns the report of a judged key. `gain` is its throughput compared with the present key's.
@@ -157,7 +170,7 @@ impl Inputs<'_> {
         let (effect, layout) = (&judged.effect, &judged.layout);
         let total: f64 = effect.total_us.max(f64::MIN_POSITIVE);
         let bytes: u64 = layout.bytes().iter().sum();
-        let heaviest = effect.heaviest.map_or(0, |(_, bytes)| bytes);
+        let (_, heaviest, heaviest_documents) = effect.heaviest.unwrap_or_default();
         let heaviest_share = heaviest as f64 / bytes.max(1) as f64;
         KeyEffect {
             key: Some(self.pattern(&judged.key).text()),
@@ -177,14 +190,14 @@ impl Inputs<'_> {
             inserts_in_one_chunk: effect.inserts_in_one_chunk,
             transactions_on_one: effect.transactions_on_one,
             key_changes: effect.key_changes,
-            findings: self.findings(judged, heaviest),
+            findings: self.findings(judged, heaviest, heaviest_documents),
             why_not: None,
             change: None,
         }
     }
 
     /// Returns what forbids the key, and what speaks against it.
-    fn findings(&self, judged: &Judged, heaviest: u64) -> Vec<Finding> {
+    fn findings(&self, judged: &Judged, heaviest: u64, documents: usize) -> Vec<Finding> {
         let mut found = Vec::new();
         let (effect, key) = (&judged.effect, self.pattern(&judged.key));
         for part in judged.key.parts() {
@@ -208,14 +221,15 @@ impl Inputs<'_> {
             found.push(obstacle(
                 "refused_writes",
                 format!(
-                    "{} of the operations are writes of one document that name neither the key nor \
-                     _id; the server refuses them",
+                    "{} of the operations are writes of one document, or upserts, that do not say enough \
+                     of the key; the server refuses them",
                     percent(refused as f64 / all.max(1) as f64)
                 ),
                 "add the key's fields to their queries first",
             ));
         }
-        if heaviest > self.chunk_bytes {
+        // One sampled document may stand for more than a chunk.
+        if heaviest > self.chunk_bytes && documents >= JUMBO_DOCUMENTS {
             let what = format!(
                 "documents of one value take {} MiB, more than a chunk, and can never be split",
                 heaviest >> 20

@@ -51,7 +51,13 @@ impl Logs {
     /// Usage if a file cannot be opened.
     pub(super) fn open(paths: &[PathBuf], ns: &Namespace) -> Result<Self> {
         for path in paths {
-            File::open(path).map_err(|cause| unreadable(path, &cause))?;
+            let file = File::open(path).map_err(|cause| unreadable(path, &cause))?;
+            let is_file = file.metadata().is_ok_and(|about| about.is_file());
+            if !is_file {
+                // It is read twice.
+                let cause = std::io::Error::other("it is no regular file");
+                return Err(unreadable(path, &cause));
+            }
         }
         Ok(Self { paths: paths.to_vec(), ns: ns.clone(), operations: 0, unreadable: 0 })
     }
@@ -117,6 +123,9 @@ impl Source for Logs {
         let mut notes = vec![
             "a log has the operations that were slower than slowms, 100 ms by default".to_owned(),
         ];
+        if self.paths.len() > 1 {
+            notes.push("an operation that several logs show counts once for each".to_owned());
+        }
         if self.unreadable > 0 {
             notes.push(format!("{} lines cannot be read", self.unreadable));
         }

@@ -3,12 +3,16 @@
 
 use bson::raw::{RawBsonRef, RawDocument};
 
-use super::predicate::{Bound, Ignored, Predicate, plain};
+use super::predicate::{Bound, Datum, Ignored, Predicate, is_small, plain};
 use crate::bson::order::Id;
 use imago_plan::shard_key::Kind;
 
-/// Largest number of fields of an inserted document that are read.
-const FIELDS_MAX: usize = 64;
+/// Largest number of fields of an inserted document that are read, and of fields that an update changes.
+const FIELDS_MAX: usize = 256;
+/// Largest depth of documents in an inserted one.
+const DEPTH_MAX: usize = 16;
+/// Largest number of inserts of one entry of a profiler that count.
+const INSERTED_MAX: u32 = 100_000;
 
 /// An operation of a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +29,11 @@ pub(super) struct Operation {
     pub(super) transaction: Option<u64>,
     /// Kinds of conditions that bound no shards.
     pub(super) ignored: Vec<Ignored>,
-    /// True if the operation has a collation of its own, under which no router chooses shards.
-    pub(super) is_collated: bool,
+    /// True if the operation inserts a document when nothing matches.
+    pub(super) is_upsert: bool,
+    /// True if no conditions are known by which a router could choose shards: under a collation of the operation's own, or
+    /// of a command that the source shortened.
+    pub(super) is_unknown: bool,
     /// True if the source does not show the inserted document.
     pub(super) is_unseen_insert: bool,
 }
@@ -40,7 +47,8 @@ impl Operation {
             documents: 1,
             transaction: None,
             ignored: predicate.ignored,
-            is_collated: false,
+            is_upsert: false,
+            is_unknown: false,
             is_unseen_insert: false,
         }
     }
@@ -48,8 +56,22 @@ impl Operation {
     /// Returns the insert of `document`.
     pub(super) fn insert(document: &RawDocument) -> Self {
         let mut bounds = Vec::new();
-        read_fields(document, "", &mut bounds);
+        let is_whole = read_fields(document, "", 0, &mut bounds);
+        if !is_whole {
+            // A field of the key may be among those that were not read.
+            let unseen =
+                Self { is_unseen_insert: true, ..Self::new(Kind::Insert, Predicate::default()) };
+            return unseen;
+        }
         Self::new(Kind::Insert, Predicate { bounds, ignored: Vec::new() })
+    }
+
+    /// Notes a collation of the operation's own.
+    fn set_collated(&mut self, is_collated: bool) {
+        if is_collated {
+            self.is_unknown = true;
+            self.ignored.push(Ignored::Collation);
+        }
     }
 
     /// Returns `count` inserts of documents that the source does not show.
@@ -59,21 +81,29 @@ impl Operation {
     }
 }
 
-/// Adds the fields of `document`, and of the documents in it, whose paths begin with `prefix`.
-fn read_fields(document: &RawDocument, prefix: &str, bounds: &mut Vec<(String, Bound)>) {
+/// Adds the fields of `document`, and of the documents in it, whose paths begin with `prefix`. Returns false if there are more
+/// than are read.
+fn read_fields(
+    document: &RawDocument,
+    prefix: &str,
+    depth: usize,
+    bounds: &mut Vec<(String, Bound)>,
+) -> bool {
     for (name, value) in document.iter().flatten() {
-        if bounds.len() >= FIELDS_MAX {
-            return;
+        if bounds.len() >= FIELDS_MAX || depth > DEPTH_MAX {
+            return false;
         }
         let path = format!("{prefix}{}", name.as_str());
-        match value {
-            RawBsonRef::Array(_) => {}
-            RawBsonRef::Document(inner) if path != "_id" => {
-                read_fields(inner, &format!("{path}."), bounds);
-            }
-            value => bounds.push((path, Bound::Equal(plain(value)))),
+        if let RawBsonRef::Document(inner) = value
+            && !read_fields(inner, &format!("{path}."), depth + 1, bounds)
+        {
+            return false;
+        }
+        if !matches!(value, RawBsonRef::Array(_)) && is_small(value) {
+            bounds.push((path, Bound::Equal(plain(value))));
         }
     }
+    true
 }
 
 /// Returns the operations of a command on the collection `coll`; nothing for a command that is none, or on another
@@ -111,7 +141,7 @@ pub(super) fn of_command(
     let is_collated = has_collation(command);
     let transaction = transaction(command);
     for operation in &mut operations {
-        operation.is_collated |= is_collated;
+        operation.set_collated(is_collated);
         operation.transaction = transaction;
     }
     operations
@@ -122,27 +152,50 @@ pub(super) fn of_command(
 pub(super) fn of_profile(entry: &RawDocument, coll: &str) -> Vec<Operation> {
     let Ok(command) = entry.get_document("command") else { return Vec::new() };
     let kind = entry.get_str("op").or_else(|_| entry.get_str("type")).unwrap_or("");
+    let inserted = number(entry, "ninserted");
+    if kind == "insert" || inserted > 0 {
+        return Operation::unseen_inserts(inserted.clamp(1, INSERTED_MAX) as usize);
+    }
     let mut operations = match kind {
         "update" => vec![update(command)],
         "remove" => vec![delete(command)],
-        "insert" => {
-            let count = number(entry, "ninserted").clamp(1, 100_000);
-            return Operation::unseen_inserts(count as usize);
-        }
         "query" | "command" => of_command(command, coll, &[]),
         // Further batches of a read that has an entry of its own.
         _ => Vec::new(),
     };
+    let is_shortened = command.get("$truncated").is_ok_and(|text| text.is_some());
+    if is_shortened && operations.is_empty() && kind == "query" {
+        operations.push(Operation::new(Kind::Read, Predicate::default()));
+    }
     let transaction = transaction(command);
+    let statements = u32::try_from(operations.len()).unwrap_or(u32::MAX).max(1);
     for operation in &mut operations {
         let written = number(entry, "nModified") + number(entry, "ndeleted");
         operation.documents = match operation.kind {
             Kind::Read => number(entry, "nreturned"),
-            _ => written,
+            _ => written.div_ceil(statements),
         };
         operation.transaction = operation.transaction.or(transaction);
+        if is_shortened || operation.bounds.iter().any(|(_, bound)| is_redacted(bound)) {
+            operation.bounds.clear();
+            operation.is_unknown = true;
+            operation.ignored.push(Ignored::Shortened);
+        }
     }
     operations
+}
+
+/// Returns true for a value that a server wrote in place of the real one (`--redactClientLogData`).
+fn is_redacted(bound: &Bound) -> bool {
+    let is_mark = |datum: &Datum| match datum {
+        Datum::Plain(id) => id.as_raw().as_str() == Some("###"),
+        Datum::Hidden { .. } => false,
+    };
+    match bound {
+        Bound::Equal(value) => is_mark(value),
+        Bound::In(values) => values.iter().any(is_mark),
+        Bound::Between(low, high) => low.iter().chain(high).any(is_mark),
+    }
 }
 
 /// Returns the statements of a write: those in the command's body, or those outside of it.
@@ -160,26 +213,28 @@ fn statements<'a>(
 
 fn update(statement: &RawDocument) -> Operation {
     let is_multi = statement.get_bool("multi").unwrap_or(false);
-    let kind = if is_multi { Kind::WriteMany } else { Kind::WriteOne };
+    let kind = if is_multi { Kind::WriteMany } else { Kind::UpdateOne };
     let query = statement.get_document("q").map(Predicate::of).unwrap_or_default();
     let mut operation = Operation::new(kind, query);
-    operation.is_collated = has_collation(statement);
+    operation.set_collated(has_collation(statement));
+    operation.is_upsert = statement.get_bool("upsert").unwrap_or(false);
     operation.sets = changed(statement, "u");
     operation
 }
 
 fn delete(statement: &RawDocument) -> Operation {
     let is_multi = number(statement, "limit") == 0;
-    let kind = if is_multi { Kind::WriteMany } else { Kind::WriteOne };
+    let kind = if is_multi { Kind::WriteMany } else { Kind::DeleteOne };
     let query = statement.get_document("q").map(Predicate::of).unwrap_or_default();
     let mut operation = Operation::new(kind, query);
-    operation.is_collated = has_collation(statement);
+    operation.set_collated(has_collation(statement));
     operation
 }
 
 fn find_and_modify(command: &RawDocument) -> Operation {
     let query = command.get_document("query").map(Predicate::of).unwrap_or_default();
     let mut operation = Operation::new(Kind::FindAndModify, query);
+    operation.is_upsert = command.get_bool("upsert").unwrap_or(false);
     operation.sets = changed(command, "update");
     operation
 }
@@ -188,7 +243,10 @@ fn find_and_modify(command: &RawDocument) -> Operation {
 /// document that it replaces.
 fn changed(statement: &RawDocument, field: &str) -> Vec<String> {
     let Ok(update) = statement.get_document(field) else { return Vec::new() };
-    let operators = update.iter().flatten().filter(|(name, _)| name.as_str().starts_with('$'));
+    let operators = update
+        .iter()
+        .flatten()
+        .filter(|(name, _)| name.as_str().starts_with('$') && name.as_str() != "$setOnInsert");
     let fields = operators.filter_map(|(_, fields)| fields.as_document());
     let names = fields.flat_map(|fields| fields.iter().flatten().map(|(name, _)| name));
     names.map(|name| name.as_str().to_owned()).take(FIELDS_MAX).collect()
@@ -278,7 +336,7 @@ mod tests {
         ]});
         assert_eq!(
             operations.iter().map(|of| of.kind).collect::<Vec<_>>(),
-            [Kind::WriteOne, Kind::WriteMany]
+            [Kind::UpdateOne, Kind::WriteMany]
         );
         assert_eq!(operations[0].sets, ["stars", "edits.count"]);
         let deletes = of(doc! {"delete": "reviews", "deletes": [
@@ -286,7 +344,7 @@ mod tests {
         ]});
         assert_eq!(
             deletes.iter().map(|of| of.kind).collect::<Vec<_>>(),
-            [Kind::WriteMany, Kind::WriteOne]
+            [Kind::WriteMany, Kind::DeleteOne]
         );
         let found = of(doc! {"findAndModify": "reviews", "query": {"user": "ada"},
         "update": {"$set": {"seen": true}}});
@@ -299,7 +357,10 @@ mod tests {
         "address": {"city": "Urbana", "zip": 61801}};
         let operations =
             of_command(&raw(&doc! {"insert": "reviews"}), "reviews", &[&raw(&document)]);
-        assert_eq!(paths(&operations[0]), ["_id", "user", "address.city", "address.zip"]);
+        assert_eq!(
+            paths(&operations[0]),
+            ["_id.shop", "_id.n", "_id", "user", "address.city", "address.zip", "address",]
+        );
         assert_eq!(operations[0].kind, Kind::Insert);
     }
 
@@ -311,7 +372,7 @@ mod tests {
         assert_eq!((read[0].kind, read[0].documents), (Kind::Read, 12));
         let update = entry(doc! {"op": "update", "nModified": 1_i64,
         "command": {"q": {"_id": 3}, "u": {"$set": {"stars": 1}}, "multi": false}});
-        assert_eq!((update[0].kind, update[0].documents), (Kind::WriteOne, 1));
+        assert_eq!((update[0].kind, update[0].documents), (Kind::UpdateOne, 1));
         let remove = entry(
             doc! {"op": "remove", "ndeleted": 3, "command": {"q": {"user": "ada"}, "limit": 0}},
         );
@@ -324,6 +385,30 @@ mod tests {
                 .is_empty()
         );
         assert!(entry(doc! {"op": "command", "command": Bson::Null}).is_empty());
+    }
+
+    #[test]
+    fn what_a_source_shortened_or_redacted_is_unknown() {
+        let entry = |entry: Document| of_profile(&raw(&entry), "reviews");
+        let update = entry(doc! {"op": "update", "command": {"$truncated": "{ q: { user: ..."}});
+        assert!(update[0].is_unknown && update[0].ignored == [Ignored::Shortened]);
+        let find = doc! {"find": "reviews", "filter": {"user": "###"}};
+        let find = entry(doc! {"op": "query", "nreturned": 1, "command": find});
+        assert!(find[0].is_unknown && find[0].bounds.is_empty());
+    }
+
+    #[test]
+    fn a_document_of_any_depth_is_read_within_bounds() {
+        let mut nested = doc! {"a": 1};
+        for _ in 0..60 {
+            nested = doc! {"a": nested};
+        }
+        assert!(Operation::insert(&raw(&nested)).is_unseen_insert);
+        let wide: Document = (0..400).map(|n| (format!("field{n}"), Bson::Int32(n))).collect();
+        assert!(Operation::insert(&raw(&wide)).is_unseen_insert);
+        let upsert = doc! {"q": {"_id": 7_i64}, "u": {"$set": {"a": 1}}, "upsert": true};
+        let upsert = of(doc! {"update": "reviews", "updates": [upsert]});
+        assert!(upsert[0].is_upsert);
     }
 
     #[test]
@@ -348,12 +433,12 @@ mod tests {
         let collation = doc! {"locale": "de", "strength": 2};
         let find =
             of(doc! {"find": "reviews", "filter": {"user": "ada"}, "collation": collation.clone()});
-        assert!(find[0].is_collated);
+        assert!(find[0].is_unknown);
         let update = of(doc! {"update": "reviews", "updates": [
             {"q": {"user": "ada"}, "u": {"$set": {"a": 1}}, "collation": collation},
         ]});
-        assert!(update[0].is_collated);
+        assert!(update[0].is_unknown);
         let simple = of(doc! {"find": "reviews", "filter": {}, "collation": {"locale": "simple"}});
-        assert!(!simple[0].is_collated);
+        assert!(!simple[0].is_unknown);
     }
 }

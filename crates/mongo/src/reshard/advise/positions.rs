@@ -16,6 +16,10 @@ use crate::server::timing::SEARCH_MAX;
 
 /// Number of sampled documents: a position is then known to about half a hundredth of the documents.
 const SAMPLE: i64 = 10_000;
+/// Largest size of the documents that are sampled, in bytes; of larger ones there are fewer.
+const BYTES_MAX: usize = 256 << 20;
+/// Largest size of a value that is kept, in bytes: nobody shards by a longer one.
+const VALUE_MAX: usize = 1_024;
 /// Largest number of fields whose values are kept.
 const FIELDS_MAX: usize = 200;
 /// Largest depth of fields in documents.
@@ -38,22 +42,28 @@ impl Positions {
         let failed = |cause| Error::server(doing.clone(), cause);
         let documents = cluster.client().database(&ns.db);
         let documents = documents.collection::<RawDocumentBuf>(&ns.coll);
+        let mut positions = Self::default();
+        let mut bytes = 0;
         let read = async {
             let drawn = documents.aggregate(vec![doc! {"$sample": {"size": SAMPLE}}]);
             let drawn = drawn.selection_criteria(prefer_secondary()).with_type::<RawDocumentBuf>();
-            drawn.await?.try_collect::<Vec<_>>().await
+            let mut drawn = drawn.await?;
+            while let Some(document) = drawn.try_next().await? {
+                bytes += document.as_bytes().len();
+                positions.add(&document, "", 0);
+                if bytes > BYTES_MAX {
+                    break;
+                }
+            }
+            Ok(())
         };
-        let read = answer_within(SEARCH_MAX, &doing, read).await?.map_err(failed)?;
-        Ok(Self::of(read.iter().map(AsRef::as_ref)))
+        answer_within(SEARCH_MAX, &doing, read).await?.map_err(failed)?;
+        positions.sort();
+        Ok(positions)
     }
 
-    fn of<'a>(documents: impl Iterator<Item = &'a RawDocument>) -> Self {
-        let mut positions = Self::default();
-        for document in documents {
-            positions.add(document, "", 0);
-        }
-        positions.values.values_mut().for_each(|values| values.sort_unstable());
-        positions
+    fn sort(&mut self) {
+        self.values.values_mut().for_each(|values| values.sort_unstable());
     }
 
     fn add(&mut self, document: &RawDocument, prefix: &str, depth: usize) {
@@ -61,9 +71,10 @@ impl Positions {
             let path = format!("{prefix}{}", name.as_str());
             match value {
                 RawBsonRef::Array(_) => {}
-                RawBsonRef::Document(inner) if path != "_id" && depth < DEPTH_MAX => {
+                RawBsonRef::Document(inner) if depth < DEPTH_MAX => {
                     self.add(inner, &format!("{path}."), depth + 1);
                 }
+                value if value.as_str().is_some_and(|text| text.len() > VALUE_MAX) => {}
                 value => {
                     let has_room = self.values.len() < FIELDS_MAX;
                     if has_room || self.values.contains_key(&path) {
@@ -74,7 +85,7 @@ impl Positions {
         }
     }
 
-    /// Returns the part of the documents with a smaller value than `value` in the field at `path`, in 2⁻³² of all. Of an
+    /// Returns the part of the documents with the field at `path` that have a smaller value there than `value`, in 2⁻³² of all. Of an
     /// unknown field it is a half.
     pub(super) fn below(&self, path: &str, value: &Id) -> u32 {
         let Some(values) = self.values.get(path) else { return 1 << 31 };
@@ -95,7 +106,9 @@ mod tests {
         let documents: Vec<_> = (0..100_i32)
             .map(|n| rawdoc! {"_id": n, "address": {"zip": 60_000 + n}, "tags": ["a"]})
             .collect();
-        let positions = Positions::of(documents.iter().map(AsRef::as_ref));
+        let mut positions = Positions::default();
+        documents.iter().for_each(|document| positions.add(document, "", 0));
+        positions.sort();
         let part = |path: &str, value: i32| {
             let below = positions.below(path, &Id::from_raw(RawBsonRef::Int32(value)));
             f64::from(below) / 2_f64.powi(32)

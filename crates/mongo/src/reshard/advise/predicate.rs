@@ -9,8 +9,10 @@ use crate::bson::order::Id;
 
 /// Largest number of conditions of a query that are read.
 const CONDITIONS_MAX: usize = 64;
-/// Largest depth of nested `$and`.
+/// Largest depth of nested `$and` and `$or`.
 const DEPTH_MAX: usize = 8;
+/// Largest size of a document that is compared as a value, in bytes.
+const DOCUMENT_MAX: usize = 4_096;
 
 /// A value in a condition.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +40,12 @@ pub(super) enum Bound {
     Between(Option<Datum>, Option<Datum>),
 }
 
+/// Returns true unless `value` is a document that is too large to be compared: nobody shards by it, and a client could nest
+/// it without end.
+pub(super) fn is_small(value: RawBsonRef<'_>) -> bool {
+    value.as_document().is_none_or(|document| document.as_bytes().len() <= DOCUMENT_MAX)
+}
+
 /// Returns a value of a query.
 pub(super) fn plain(value: RawBsonRef<'_>) -> Datum {
     Datum::Plain(Id::from_raw(value))
@@ -56,9 +64,24 @@ pub(super) enum Ignored {
     Array,
     /// More conditions than are read, or deeper ones.
     TooMany,
+    /// The source shortened the command, or redacted its values.
+    Shortened,
+    /// A collation, under which strings are not compared byte by byte.
+    Collation,
 }
 
 impl Ignored {
+    /// All kinds.
+    pub(super) const ALL: [Self; 7] = [
+        Self::Or,
+        Self::Expression,
+        Self::Operator,
+        Self::Array,
+        Self::TooMany,
+        Self::Shortened,
+        Self::Collation,
+    ];
+
     /// Returns the description of such conditions for a report.
     pub(super) fn text(self) -> &'static str {
         match self {
@@ -67,6 +90,8 @@ impl Ignored {
             Self::Operator => "operators other than equality, $in and ranges",
             Self::Array => "comparison with an array",
             Self::TooMany => "more or deeper conditions than are read",
+            Self::Shortened => "commands that the source shortened or redacted",
+            Self::Collation => "a collation, under which no router chooses shards",
         }
     }
 }
@@ -120,7 +145,8 @@ impl Predicate {
         let mut values = Vec::new();
         let mut of: Option<String> = None;
         for branch in branches {
-            let read = Self::of(branch);
+            let mut read = Self::default();
+            read.read(branch, depth + 1);
             let [(path, bound)] = &read.bounds[..] else { return self.ignore(Ignored::Or) };
             let is_other = of.get_or_insert_with(|| path.clone()) != path;
             match bound {
@@ -139,10 +165,15 @@ impl Predicate {
             RawBsonRef::Document(document) if is_operators(document) => document,
             RawBsonRef::RegularExpression(_) => return self.ignore(Ignored::Operator),
             RawBsonRef::Array(_) => return self.ignore(Ignored::Array),
+            value if !is_small(value) => return self.ignore(Ignored::TooMany),
             value => return self.add(path.to_owned(), Bound::Equal(plain(value))),
         };
         let (mut low, mut high) = (None, None);
         for (operator, value) in operators.iter().flatten() {
+            if !is_small(value) {
+                self.ignore(Ignored::TooMany);
+                continue;
+            }
             match (operator.as_str(), value) {
                 (
                     "$eq" | "$in" | "$gt" | "$gte" | "$lt" | "$lte",
@@ -155,7 +186,11 @@ impl Predicate {
                 ("$in", RawBsonRef::Array(values)) => {
                     let values: Vec<RawBsonRef<'_>> = values.into_iter().flatten().collect();
                     let is_plain = |value: &RawBsonRef<'_>| {
-                        !matches!(value, RawBsonRef::RegularExpression(_) | RawBsonRef::Array(_))
+                        is_small(*value)
+                            && !matches!(
+                                value,
+                                RawBsonRef::RegularExpression(_) | RawBsonRef::Array(_)
+                            )
                     };
                     if values.iter().all(is_plain) {
                         let values = values.into_iter().map(plain).collect();
@@ -299,6 +334,11 @@ mod tests {
             nested = doc! {"$and": [nested]};
         }
         assert_eq!(of(nested).ignored, [Ignored::TooMany]);
+        let mut nested = doc! {"a": 1};
+        for _ in 0..60 {
+            nested = doc! {"$or": [nested.clone(), {"a": 2}]};
+        }
+        assert!(!of(nested).ignored.is_empty());
         let wide: Document = (0..500).map(|n| (format!("field{n}"), Bson::Int32(n))).collect();
         let read = of(wide);
         assert_eq!((read.bounds.len(), read.ignored), (CONDITIONS_MAX, vec![Ignored::TooMany]));

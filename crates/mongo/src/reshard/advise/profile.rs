@@ -1,33 +1,35 @@
 //! Operations from the profilers of the shards, which are switched on for a while.
 //!
-//! A profiler is set by a filter that admits a random part of the collection's operations, and none after the recording's
-//! end, so that it stops by itself if this process dies. The settings before it are in a note in the cluster before they
-//! are changed; whoever records next restores them if this process could not.
+//! A profiler is set by a filter that admits a random part of the collection's operations until the recording's end, and what
+//! the server would have logged without it: a filter decides what is logged as slow, too. What was there before is in a note
+//! in the cluster before it is changed. Whoever records next restores what a process that died could not.
 //!
 //! Invariants: a profiler that somebody else has switched on is read as it is and not changed; a setting is changed only
-//! after its note is durable; a note is deleted only after the setting is restored.
+//! after its note is durable, and restored only on the server where it was changed, and only if it is still the one that was
+//! set; each call to a server has a deadline, and every server is restored, whatever happens at another one.
 
 use std::time::{Duration, Instant};
 
-use bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use bson::{Binary, Bson, DateTime, Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
+use futures_util::future::{join_all, try_join_all};
 use imago_job::control::Control;
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use mongodb::{Client, Collection};
+use rand::RngExt as _;
 
-use super::operation::of_profile;
+use super::operation::{Operation, of_profile};
 use super::source::{Observed, Source, SourceFacts};
 use crate::STATE_DB;
 use crate::error::{Error, Result, redacted_message};
 use crate::namespace::Namespace;
-use crate::reshard::plan::shard_probe::connect;
 use crate::reshard::plan::survey::Shard;
 use crate::server::collection::number;
-use crate::server::endpoint::Endpoint;
+use crate::server::endpoint::{Endpoint, answer_within};
 
-/// The collection of notes about settings that are to be restored, one for each shard and database.
+/// The collection of notes about settings that are to be restored, one for each server and database.
 const NOTES: &str = "profilers";
-/// Entries that a shard writes each second, at most, by the choice of the part that is recorded.
+/// Entries that a shard writes each second, about, by the choice of the part that is recorded.
 const ENTRIES_S: f64 = 200.0;
 /// Time for which operations are counted before that part is chosen.
 const COUNTED: Duration = Duration::from_secs(1);
@@ -35,54 +37,73 @@ const COUNTED: Duration = Duration::from_secs(1);
 const READ_EVERY: Duration = Duration::from_millis(250);
 /// Largest number of operations that are kept.
 const OPERATIONS_MAX: usize = 1_000_000;
+/// Longest wait for a server's reply.
+const REPLY_MAX: Duration = Duration::from_secs(10);
 
 /// The operations that profilers showed.
 pub(super) struct Profiled {
-    operations: Vec<(DateTime, u16, RawDocumentBuf)>,
-    ns: Namespace,
+    entries: Entries,
     facts: SourceFacts,
 }
 
-/// Switches the profilers of the shards on for `within`, and returns the operations on the collection `ns`. `rate` is the
-/// share of the operations that is recorded; `None` chooses it.
+/// Operations with their times and shards.
+type Entries = Vec<(DateTime, u16, Operation)>;
+
+/// A recording by profilers.
+#[derive(Clone, Debug)]
+pub(super) struct Recording<'a> {
+    /// The collection.
+    pub(super) ns: &'a Namespace,
+    /// Time of the recording.
+    pub(super) within: Duration,
+    /// Share of the operations that is recorded; `None` chooses it.
+    pub(super) rate: Option<f64>,
+    /// Name of this process, as `host/1234`.
+    pub(super) process: &'a str,
+}
+
+/// Switches the profilers of the shards' primaries on for a time, and returns the operations on the collection.
 ///
 /// # Errors
-/// Precondition if a shard cannot be reached past the router, or the user may not set or read its profiler; a server's
-/// error. Settings are restored before an error returns, as far as shards answer.
+/// Precondition if a shard cannot be reached past the router, if the user may not set or read its profiler, or if another
+/// process is recording by it; a server's error. Settings are restored before an error returns, as far as servers answer.
 pub(super) async fn record(
     cluster: &Endpoint,
     shards: &[Shard],
-    ns: &Namespace,
-    within: Duration,
-    rate: Option<f64>,
+    recording: &Recording<'_>,
     control: &Control,
 ) -> Result<Profiled> {
-    let mut profilers = Vec::with_capacity(shards.len());
-    for (index, shard) in shards.iter().enumerate() {
-        profilers.push(Profiler::reach(cluster, shard, index as u16, ns)?);
-    }
-    for profiler in &profilers {
-        profiler.restore_earlier().await?;
-    }
-    let rate = match rate {
+    let reached = shards
+        .iter()
+        .enumerate()
+        .map(|(index, shard)| Profiler::reach(cluster, shard, index as u16, recording.ns));
+    let mut profilers = try_join_all(reached).await?;
+    restore_earlier(cluster, recording).await?;
+    let rate = match recording.rate {
         Some(rate) => rate,
         None => chosen_rate(&profilers).await?,
     };
-    let began = DateTime::now();
-    let until = DateTime::from_millis(
-        began
-            .timestamp_millis()
-            .saturating_add(i64::try_from(within.as_millis()).unwrap_or(i64::MAX)),
-    );
-    let recorded = record_until(&mut profilers, rate, began, until, within, control).await;
-    // Every profiler is restored, whatever happened to another one.
-    let mut restored = Ok(());
-    for profiler in &profilers {
-        let one = profiler.restore_noted().await;
-        restored = restored.and(one);
+    let recorded = record_until(&mut profilers, rate, recording, control).await;
+    let restored = join_all(profilers.iter_mut().map(Profiler::restore)).await;
+    let mut failed = restored.into_iter().filter_map(std::result::Result::err);
+    let (mut entries, is_full) = match (recorded, failed.next()) {
+        (Ok(recorded), None) => recorded,
+        (Ok(_), Some(error)) => return Err(error),
+        (Err(error), failure) => {
+            for failure in failure.into_iter().chain(failed) {
+                tracing::warn!(%failure, "a profiler was not restored; the next recording will");
+            }
+            return Err(error);
+        }
+    };
+    if rate < 1.0 {
+        // Of a transaction only some operations are there.
+        entries.iter_mut().for_each(|(_, _, operation)| operation.transaction = None);
     }
-    let (operations, is_full) = recorded?;
-    restored?;
+    Ok(Profiled { facts: facts(&profilers, rate, recording.within, is_full), entries })
+}
+
+fn facts(profilers: &[Profiler], rate: f64, within: Duration, is_full: bool) -> SourceFacts {
     let mut notes =
         vec!["profilers of the primaries: reads at secondaries are not in it".to_owned()];
     let lost: u64 = profilers.iter().map(|profiler| profiler.lost).sum();
@@ -90,49 +111,38 @@ pub(super) async fn record(
         notes.push(format!("{lost} times a server wrote entries faster than they were read"));
     }
     if is_full {
-        notes.push(format!("the recording ended early, at {OPERATIONS_MAX} entries"));
+        notes.push(format!("the recording ended early, at {OPERATIONS_MAX} operations"));
     }
-    for profiler in profilers.iter().filter(|profiler| profiler.is_theirs) {
+    for profiler in profilers.iter().filter(|profiler| profiler.their_level > 0) {
         notes.push(format!("the profiler of {} was on, and was left as it was", profiler.name));
     }
-    Ok(Profiled {
-        facts: SourceFacts {
-            source: format!("profilers of {} shards", profilers.len()),
-            operations: 0,
-            share: Some(rate),
-            seconds: Some(within.as_secs_f64()),
-            notes,
-        },
-        operations,
-        ns: ns.clone(),
-    })
+    SourceFacts {
+        source: format!("profilers of {} shards", profilers.len()),
+        operations: 0,
+        share: Some(rate),
+        seconds: Some(within.as_secs_f64()),
+        notes,
+    }
 }
-
-type Entries = Vec<(DateTime, u16, RawDocumentBuf)>;
 
 /// Switches profilers on and reads their entries until the end. Returns them in the order of their times, and whether
 /// there were more than are kept.
 async fn record_until(
     profilers: &mut [Profiler],
     rate: f64,
-    began: DateTime,
-    until: DateTime,
-    within: Duration,
+    recording: &Recording<'_>,
     control: &Control,
 ) -> Result<(Entries, bool)> {
-    for profiler in profilers.iter_mut() {
-        profiler.switch_on(rate, until).await?;
-        profiler.read_from = began;
-    }
+    let switched = profilers.iter_mut().map(|profiler| profiler.switch_on(rate, recording));
+    try_join_all(switched).await?;
     let started = Instant::now();
     let mut entries = Vec::new();
     let mut is_last = false;
     while !is_last && entries.len() < OPERATIONS_MAX {
         control.or_stop(tokio::time::sleep(READ_EVERY)).await?;
-        is_last = started.elapsed() > within;
-        for profiler in profilers.iter_mut() {
-            profiler.read(&mut entries).await?;
-        }
+        is_last = started.elapsed() > recording.within;
+        let read = control.or_stop(try_join_all(profilers.iter_mut().map(Profiler::read)));
+        entries.extend(read.await??.into_iter().flatten());
     }
     entries.sort_by_key(|(at, shard, _)| (*at, *shard));
     let is_full = entries.len() >= OPERATIONS_MAX;
@@ -142,180 +152,260 @@ async fn record_until(
 
 /// Returns the share of operations at which the busiest shard writes about [`ENTRIES_S`] entries a second.
 async fn chosen_rate(profilers: &[Profiler]) -> Result<f64> {
-    let mut before = Vec::new();
-    for profiler in profilers {
-        before.push(profiler.operations().await?);
-    }
+    let before = try_join_all(profilers.iter().map(Profiler::operations)).await?;
     tokio::time::sleep(COUNTED).await;
-    let mut busiest: f64 = 0.0;
-    for (profiler, before) in profilers.iter().zip(before) {
-        let done = profiler.operations().await?.saturating_sub(before);
-        busiest = busiest.max(done as f64 / COUNTED.as_secs_f64());
-    }
+    let after = try_join_all(profilers.iter().map(Profiler::operations)).await?;
+    let done = after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before));
+    let busiest = done.max().unwrap_or(0) as f64 / COUNTED.as_secs_f64();
     Ok((ENTRIES_S / busiest.max(1.0)).clamp(0.001, 1.0))
+}
+
+fn notes_of(cluster: &Endpoint) -> Collection<Document> {
+    let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
+    let options = CollectionOptions::builder().write_concern(majority).build();
+    cluster.client().database(STATE_DB).collection_with_options(NOTES, options)
+}
+
+/// Awaits a reply about notes within the deadline.
+async fn noted<T>(
+    doing: &'static str,
+    reply: impl Future<Output = mongodb::error::Result<T>>,
+) -> Result<T> {
+    answer_within(REPLY_MAX, doing, reply).await?.map_err(|cause| Error::server(doing, cause))
+}
+
+/// Restores the settings that earlier processes changed in this database and could not restore.
+async fn restore_earlier(cluster: &Endpoint, recording: &Recording<'_>) -> Result<()> {
+    let notes = notes_of(cluster);
+    let found = async {
+        notes.find(doc! {"_id.db": &recording.ns.db}).await?.try_collect::<Vec<Document>>().await
+    };
+    for note in noted("reading notes about profilers", found).await? {
+        let by = note.get_str("process").unwrap_or("another process").to_owned();
+        let id = note.get_document("_id").cloned().unwrap_or_default();
+        let host = id.get_str("host").unwrap_or_default().to_owned();
+        let is_over = note.get_datetime("until").is_ok_and(|until| *until <= DateTime::now());
+        if !is_over && !is_dead(&by, recording.process) {
+            return Err(Error::precondition(
+                format!("{by} is recording by the profiler of {host}"),
+                "wait until it ends, or name another source",
+            ));
+        }
+        tracing::warn!(host, by, "an earlier recording had not restored the profiler");
+        let set = format!("{}/{host}", note.get_str("set").unwrap_or_default());
+        let member = cluster.shard(&set, REPLY_MAX).await?.member(&host, REPLY_MAX)?;
+        let client = member.client().clone();
+        let server = Server { client, name: host, db: recording.ns.db.clone() };
+        server.restore(&note).await?;
+        noted(
+            "deleting the note about a profiler",
+            notes.delete_one(doc! {"_id": id}).into_future(),
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// One server, without the other members of its replica set, and the database whose profiler is set.
+#[derive(Clone, Debug)]
+struct Server {
+    client: Client,
+    /// Name in messages.
+    name: String,
+    db: String,
+}
+
+impl Server {
+    fn failed(&self, doing: &str, cause: &mongodb::error::Error) -> Error {
+        Error::precondition(
+            format!("{doing} the profiler of {}: {}", self.name, redacted_message(cause)),
+            format!(
+                "it takes the roles dbAdmin and read on {} and clusterMonitor at each shard; --log and \
+                 --recording need none",
+                self.db
+            ),
+        )
+    }
+
+    async fn run(&self, doing: &str, command: Document) -> Result<Document> {
+        let database = self.client.database(&self.db);
+        let what = format!("{doing} the profiler of {}", self.name);
+        let ran = answer_within(REPLY_MAX, &what, database.run_command(command).into_future());
+        ran.await?.map_err(|cause| self.failed(doing, &cause))
+    }
+
+    /// Restores what `note` says, unless somebody has set something else meanwhile.
+    async fn restore(&self, note: &Document) -> Result<()> {
+        let now = self.run("reading", doc! {"profile": -1}).await?;
+        let until = note.get_datetime("until").map_or(0, |until| until.timestamp_millis());
+        let present = now.get_document("filter").ok().map(bytes_of).transpose()?;
+        // The filter that was set has the time of the recording's end in it.
+        let has_end = |filter: &Vec<u8>| {
+            filter.windows(size_of::<i64>()).any(|bytes| bytes == until.to_le_bytes())
+        };
+        if !present.as_ref().is_some_and(has_end) {
+            tracing::warn!(server = self.name, "the profiler has other settings, which stay");
+            return Ok(());
+        }
+        let mut command = doc! {"profile": number(note, "was") as i32, "filter": "unset"};
+        if let Ok(filter) = note.get_binary_generic("filter") {
+            let filter = RawDocumentBuf::from_bytes(filter.clone()).and_then(Document::try_from);
+            let filter = filter.map_err(|cause| Error::malformed("a profiler's filter", cause))?;
+            command.insert("filter", filter);
+        }
+        self.run("restoring", command).await.map(|_| ())
+    }
+}
+
+/// Returns a filter as the bytes of its document: a note must not have its names, which have dots and dollars.
+fn bytes_of(filter: &Document) -> Result<Vec<u8>> {
+    let raw = RawDocumentBuf::try_from(filter);
+    raw.map(RawDocumentBuf::into_bytes)
+        .map_err(|cause| Error::malformed("a profiler's filter", cause))
 }
 
 /// The profiler of one shard's primary.
 struct Profiler {
-    client: Client,
+    server: Server,
     notes: Collection<Document>,
+    /// Name of the shard.
     name: String,
+    /// Name of the shard's replica set.
+    set: String,
+    /// Address of the server, as it names itself.
+    host: String,
     shard: u16,
     ns: Namespace,
+    /// The note about the settings that this process has changed.
+    note: Option<Document>,
+    /// Level of a profiler that was on before, which is left as it is; 0 for one that was off.
+    their_level: u64,
+    /// Time from which on an operation is slow, in ms: those are all in the entries.
+    slow_ms: u64,
+    /// Share of the operations that is recorded.
+    rate: f64,
     /// Time of the last entry that was read.
     read_from: DateTime,
     /// Number of entries of that time that were read.
     read_then: usize,
     /// Number of times that entries were overwritten before they were read.
     lost: u64,
-    /// True if the profiler was on before.
-    is_theirs: bool,
 }
 
 impl Profiler {
-    fn reach(cluster: &Endpoint, shard: &Shard, index: u16, ns: &Namespace) -> Result<Self> {
-        let client = connect(cluster, shard).map_err(|cause| {
+    async fn reach(cluster: &Endpoint, shard: &Shard, index: u16, ns: &Namespace) -> Result<Self> {
+        let unreachable = |cause: String| {
             Error::precondition(
                 format!("shard {} cannot be reached past the router: {cause}", shard.name),
                 "name a source that needs no shard: --log or --recording",
             )
-        })?;
-        let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
-        let notes = cluster.client().database(STATE_DB).collection_with_options(
-            NOTES,
-            CollectionOptions::builder().write_concern(majority).build(),
-        );
+        };
+        let set = cluster.shard(&shard.host, REPLY_MAX).await;
+        let set = set.map_err(|cause| unreachable(cause.to_string()))?;
+        let hello = set.run("admin", doc! {"hello": 1}).await?;
+        let host = hello.get_str("me").unwrap_or_default().to_owned();
+        let client = set.member(&host, REPLY_MAX)?.client().clone();
         Ok(Self {
-            client,
-            notes,
+            set: hello.get_str("setName").unwrap_or_default().to_owned(),
+            server: Server { client, name: shard.name.clone(), db: ns.db.clone() },
+            notes: notes_of(cluster),
             name: shard.name.clone(),
+            host,
             shard: index,
             ns: ns.clone(),
+            note: None,
+            their_level: 0,
+            slow_ms: 0,
+            rate: 1.0,
             read_from: DateTime::from_millis(0),
             read_then: 0,
             lost: 0,
-            is_theirs: false,
         })
     }
 
-    /// Returns the key of the note about this profiler.
-    fn note_id(&self) -> Document {
-        doc! {"shard": &self.name, "db": &self.ns.db}
-    }
-
-    fn failed(&self, doing: &str, cause: &mongodb::error::Error) -> Error {
-        Error::precondition(
-            format!("{doing} the profiler of shard {}: {}", self.name, redacted_message(cause)),
-            format!(
-                "it takes the roles dbAdmin and read on {} at each shard; --log and --recording need \
-                 none",
-                self.ns.db
-            ),
-        )
-    }
-
-    async fn run(&self, doing: &str, command: Document) -> Result<Document> {
-        let ran = self.client.database(&self.ns.db).run_command(command).await;
-        ran.map_err(|cause| self.failed(doing, &cause))
-    }
-
-    /// Returns the number of operations that the server has executed.
+    /// Returns the number of operations on the collection that the server has executed.
     async fn operations(&self) -> Result<u64> {
-        let status = self.client.database("admin").run_command(doc! {"serverStatus": 1}).await;
-        let status = status.map_err(|cause| self.failed("counting operations for", &cause))?;
-        let counters = status.get_document("opcounters").cloned().unwrap_or_default();
-        Ok(["insert", "query", "update", "delete", "command"]
-            .iter()
-            .map(|name| number(&counters, name))
-            .sum())
+        let documents = self.server.client.database(&self.ns.db);
+        let documents = documents.collection::<Document>(&self.ns.coll);
+        let stats = async {
+            let stats = documents.aggregate(vec![doc! {"$collStats": {"latencyStats": {}}}]);
+            stats.await?.try_collect::<Vec<Document>>().await
+        };
+        let stats = answer_within(REPLY_MAX, "counting operations", stats).await?;
+        // A shard without chunks has no such collection.
+        let stats = stats.unwrap_or_default();
+        let counted = stats.iter().filter_map(|stats| stats.get_document("latencyStats").ok());
+        let of = |stats: &Document, kind: &str| {
+            stats.get_document(kind).map_or(0, |kind| number(kind, "ops"))
+        };
+        Ok(counted.map(|stats| of(stats, "reads") + of(stats, "writes")).sum())
     }
 
-    /// Restores the settings that an earlier process changed and could not restore.
-    async fn restore_earlier(&self) -> Result<()> {
-        let found = self.notes.find_one(doc! {"_id": self.note_id()}).await;
-        let found = found.map_err(|cause| Error::server("reading notes about profilers", cause))?;
-        if found.is_some() {
-            tracing::warn!(shard = self.name, "an earlier recording had not restored the profiler");
-            self.restore_noted().await?;
-        }
-        Ok(())
-    }
-
-    /// Switches the profiler on for the part `rate` of the collection's operations, until `until`. A profiler that is on is
-    /// left as it is.
-    async fn switch_on(&mut self, rate: f64, until: DateTime) -> Result<()> {
-        let was = self.run("reading", doc! {"profile": -1}).await?;
-        if number(&was, "was") > 0 {
-            self.is_theirs = true;
+    /// Switches the profiler on for a part of the collection's operations. A profiler that is on is left as it is.
+    async fn switch_on(&mut self, rate: f64, recording: &Recording<'_>) -> Result<()> {
+        let status = self.server.run("asking", doc! {"hello": 1}).await?;
+        // The server's clock, by which its entries have their times.
+        let now = status.get_datetime("localTime").copied().unwrap_or_else(|_| DateTime::now());
+        let within = i64::try_from(recording.within.as_millis()).unwrap_or(i64::MAX);
+        let until = DateTime::from_millis(now.timestamp_millis().saturating_add(within));
+        self.read_from = now;
+        self.rate = rate;
+        let was = self.server.run("reading", doc! {"profile": -1}).await?;
+        self.slow_ms = number(&was, "slowms");
+        self.their_level = number(&was, "was");
+        if self.their_level > 0 {
             return Ok(());
         }
-        let mut note = doc! {"_id": self.note_id(), "was": was.get("was").cloned()};
-        for field in ["slowms", "sampleRate", "filter"] {
-            if let Some(value) = was.get(field) {
-                // A filter has names with dots and dollars, which fields of documents should not have.
-                let kept = match value {
-                    Bson::Document(filter) => Bson::Binary(bson::Binary {
-                        subtype: bson::spec::BinarySubtype::Generic,
-                        bytes: RawDocumentBuf::try_from(filter)
-                            .map_err(|cause| Error::malformed("a profiler's filter", cause))?
-                            .into_bytes(),
-                    }),
-                    value => value.clone(),
-                };
-                note.insert(field, kept);
-            }
-        }
-        let kept = self.notes.insert_one(note).await;
-        kept.map_err(|cause| Error::server("keeping the settings of a profiler", cause))?;
-        let filter = doc! {
+        let theirs = was.get_document("filter").ok();
+        let slow = doc! {"millis": {"$gte": i64::try_from(self.slow_ms).unwrap_or(i64::MAX)}};
+        let logged = theirs.cloned().unwrap_or(slow);
+        let sampled = doc! {
             "ns": self.ns.to_string(),
             "$expr": {"$and": [{"$lt": [{"$rand": {}}, rate]}, {"$lt": ["$ts", until]}]},
         };
-        self.run("setting", doc! {"profile": 1, "filter": filter}).await?;
+        let filter = doc! {"$or": [sampled, logged]};
+        let mut note = doc! {
+            "_id": {"host": &self.host, "db": &self.ns.db}, "was": 0, "until": until,
+            "process": recording.process, "set": &self.set,
+        };
+        if let Some(theirs) = theirs {
+            note.insert("filter", binary(bytes_of(theirs)?));
+        }
+        let inserted = self.notes.insert_one(note.clone()).into_future();
+        noted("keeping the settings of a profiler", inserted).await?;
+        self.note = Some(note);
+        self.server.run("setting", doc! {"profile": 1, "filter": filter}).await?;
         Ok(())
     }
 
-    /// Restores the settings in the note about this profiler, and deletes the note; nothing if there is none.
-    async fn restore_noted(&self) -> Result<()> {
-        let id = doc! {"_id": self.note_id()};
-        let found = self.notes.find_one(id.clone()).await;
-        let found = found.map_err(|cause| Error::server("reading notes about profilers", cause))?;
-        let Some(note) = found else { return Ok(()) };
-        let mut command = doc! {"profile": number(&note, "was") as i32, "filter": "unset"};
-        for field in ["slowms", "sampleRate"] {
-            if let Some(value) = note.get(field) {
-                command.insert(field, value.clone());
-            }
-        }
-        if let Ok(filter) = note.get_binary_generic("filter") {
-            let filter = RawDocumentBuf::from_bytes(filter.clone())
-                .and_then(Document::try_from)
-                .map_err(|cause| Error::malformed("a profiler's filter", cause))?;
-            command.insert("filter", filter);
-        }
-        self.run("restoring", command).await?;
-        let deleted = self.notes.delete_one(id).await;
-        deleted.map_err(|cause| Error::server("deleting the note about a profiler", cause))?;
-        Ok(())
+    /// Restores the settings that this process has changed.
+    async fn restore(&mut self) -> Result<()> {
+        let Some(note) = &self.note else { return Ok(()) };
+        self.server.restore(note).await?;
+        let id = doc! {"_id": note.get_document("_id").cloned().unwrap_or_default()};
+        self.note = None;
+        let deleted = self.notes.delete_one(id).into_future();
+        noted("deleting the note about a profiler", deleted).await.map(|_| ())
     }
 
-    /// Adds the entries since the last reading to `entries`.
-    async fn read(&mut self, entries: &mut Entries) -> Result<()> {
+    /// Returns the entries since the last reading.
+    async fn read(&mut self) -> Result<Entries> {
         let profile: Collection<RawDocumentBuf> =
-            self.client.database(&self.ns.db).collection("system.profile");
+            self.server.client.database(&self.ns.db).collection("system.profile");
         let filter = doc! {"ns": self.ns.to_string(), "ts": {"$gte": self.read_from}};
         let read = async {
             let oldest = profile.find_one(doc! {}).sort(doc! {"$natural": 1}).await?;
-            let found = profile.find(filter).sort(doc! {"$natural": 1}).await?;
+            let found = profile.find(filter).sort(doc! {"ts": 1}).await?;
             Ok((oldest, found.try_collect::<Vec<_>>().await?))
         };
-        let read = read.await.map_err(|cause| self.failed("reading the entries of", &cause));
-        let (oldest, read) = read?;
+        let read = answer_within(REPLY_MAX, "reading the entries of a profiler", read).await?;
+        let (oldest, read) = read.map_err(|cause| self.server.failed("reading", &cause))?;
         let oldest = oldest.and_then(|entry| entry.get_datetime("ts").ok());
         // Of the entries that were read, the last ones are there unless they were overwritten.
         if self.read_then > 0 && oldest.is_some_and(|oldest| oldest > self.read_from) {
             self.lost += 1;
         }
+        let mut entries = Vec::new();
         let mut of_last = self.read_then;
         for entry in read {
             let Ok(at) = entry.get_datetime("ts") else { continue };
@@ -325,20 +415,48 @@ impl Profiler {
             }
             self.read_then = if at == self.read_from { self.read_then + 1 } else { 1 };
             self.read_from = at;
-            entries.push((at, self.shard, entry));
+            if self.is_drawn(&entry) {
+                let operations = of_profile(&entry, &self.ns.coll).into_iter();
+                entries.extend(operations.map(|operation| (at, self.shard, operation)));
+            }
         }
-        Ok(())
+        Ok(entries)
+    }
+
+    /// Draws the part that is recorded from entries of which all are there: slow operations, and those of a profiler that was
+    /// on for all.
+    fn is_drawn(&self, entry: &RawDocumentBuf) -> bool {
+        let millis = match entry.get("millis") {
+            Ok(Some(bson::RawBsonRef::Int32(millis))) => i64::from(millis),
+            Ok(Some(bson::RawBsonRef::Int64(millis))) => millis,
+            _ => 0,
+        };
+        let is_slow = u64::try_from(millis).is_ok_and(|millis| millis >= self.slow_ms.max(1));
+        let is_whole = is_slow || self.their_level > 1;
+        !is_whole || rand::rng().random_bool(self.rate.clamp(0.0, 1.0))
+    }
+}
+
+fn binary(bytes: Vec<u8>) -> Bson {
+    Bson::Binary(Binary { subtype: bson::spec::BinarySubtype::Generic, bytes })
+}
+
+/// Returns true if the process `other` is certainly dead: it ran on the host of `own`, and is not there any more.
+fn is_dead(other: &str, own: &str) -> bool {
+    match (other.rsplit_once('/'), own.rsplit_once('/')) {
+        (Some((host, pid)), Some((own_host, _))) if host == own_host => {
+            !std::path::Path::new("/proc").join(pid).exists()
+        }
+        _ => false,
     }
 }
 
 impl Source for Profiled {
     fn read(&mut self, each: &mut dyn FnMut(Observed) -> Result<()>) -> Result<()> {
         self.facts.operations = 0;
-        for (_, shard, entry) in &self.operations {
-            for operation in of_profile(entry, &self.ns.coll) {
-                self.facts.operations += 1;
-                each(Observed { operation, shard: Some(*shard) })?;
-            }
+        for (_, shard, operation) in &self.entries {
+            self.facts.operations += 1;
+            each(Observed { operation: operation.clone(), shard: Some(*shard) })?;
         }
         Ok(())
     }

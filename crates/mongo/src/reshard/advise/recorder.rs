@@ -3,7 +3,7 @@
 //! Invariants: recording never fails a client: an error of the file is kept until the end; an operation that the server
 //! refused is not in the file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -84,12 +84,32 @@ impl Recorder {
         if let Ok(cursor) = command.get_i64("getMore") {
             return Pending(Waiting::Batch(cursor));
         }
+        if command.get_str("killCursors").is_ok() {
+            for cursor in command.get_array("cursors").into_iter().flatten().flatten() {
+                if let Some(operation) = cursor.as_i64().and_then(|id| self.take_cursor(id)) {
+                    self.state().write(&operation);
+                }
+            }
+            return Pending::default();
+        }
         let operations = of_command(command, &self.ns.coll, documents);
         Pending(if operations.is_empty() {
             Waiting::Nothing
         } else {
             Waiting::Operations(operations)
         })
+    }
+
+    fn take_cursor(&self, cursor: i64) -> Option<Operation> {
+        self.state().cursors.remove(&cursor)
+    }
+
+    /// Records the operations of a command to which the server does not reply.
+    pub fn unacknowledged(&self, pending: Pending) {
+        if let Waiting::Operations(operations) = pending.0 {
+            let mut state = self.state();
+            operations.iter().for_each(|operation| state.write(operation));
+        }
     }
 
     /// Records the operations of a command with the server's reply to it.
@@ -105,6 +125,18 @@ impl Recorder {
             Waiting::Nothing => {}
             Waiting::Operations(operations) if !is_ok => state.failed += operations.len() as u64,
             Waiting::Operations(mut operations) => {
+                let refused = refused(reply);
+                if !refused.is_empty() {
+                    state.failed += refused.len() as u64;
+                    let mut index = 0;
+                    operations.retain(|_| {
+                        index += 1;
+                        !refused.contains(&(index - 1))
+                    });
+                }
+                if operations.is_empty() {
+                    return;
+                }
                 let written = number(reply, "n");
                 let each = written.div_ceil(u32::try_from(operations.len()).unwrap_or(u32::MAX));
                 for operation in &mut operations {
@@ -178,6 +210,14 @@ fn batch(reply: &RawDocument) -> (u32, i64) {
     let documents = cursor.get_array("firstBatch").or_else(|_| cursor.get_array("nextBatch"));
     let count = documents.map_or(0, |documents| documents.into_iter().count());
     (u32::try_from(count).unwrap_or(u32::MAX), cursor.get_i64("id").unwrap_or(0))
+}
+
+/// Returns the indexes of the statements that the server refused.
+fn refused(reply: &RawDocument) -> HashSet<usize> {
+    let errors = reply.get_array("writeErrors").into_iter().flatten().flatten();
+    let errors = errors.filter_map(RawBsonRef::as_document);
+    let index = |error: &RawDocument| usize::try_from(error.get_i32("index").ok()?).ok();
+    errors.filter_map(index).collect()
 }
 
 fn number(reply: &RawDocument, field: &str) -> u32 {

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bson::raw::{RawArrayBuf, RawBsonRef, RawDocument};
@@ -41,7 +42,8 @@ struct Form {
     bounds: Vec<(String, BoundForm)>,
     sets: Vec<String>,
     ignored: Vec<Ignored>,
-    is_collated: bool,
+    is_upsert: bool,
+    is_unknown: bool,
     is_unseen_insert: bool,
 }
 
@@ -65,19 +67,22 @@ const BOUND_FORMS: [(BoundForm, &str); 6] = [
     (BoundForm::To, "to"),
     (BoundForm::Open, "open"),
 ];
-const KINDS: [(Kind, &str); 5] = [
+const KINDS: [(Kind, &str); 6] = [
     (Kind::Read, "read"),
     (Kind::Insert, "insert"),
-    (Kind::WriteOne, "writeOne"),
+    (Kind::UpdateOne, "updateOne"),
+    (Kind::DeleteOne, "deleteOne"),
     (Kind::WriteMany, "writeMany"),
     (Kind::FindAndModify, "findAndModify"),
 ];
-const IGNORED: [(Ignored, &str); 5] = [
+const IGNORED: [(Ignored, &str); 7] = [
     (Ignored::Or, "or"),
     (Ignored::Expression, "expression"),
     (Ignored::Operator, "operator"),
     (Ignored::Array, "array"),
     (Ignored::TooMany, "tooMany"),
+    (Ignored::Shortened, "shortened"),
+    (Ignored::Collation, "collation"),
 ];
 
 fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
@@ -109,7 +114,8 @@ impl Writer {
         ns: &Namespace,
         positions: Option<Positions>,
     ) -> Result<Self> {
-        let file = File::options().write(true).create_new(true).open(path);
+        // Keys may be personal data: the file is its owner's alone.
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|cause| {
             Error::usage(
                 format!("the recording {} cannot be created: {cause}", path.display()),
@@ -141,9 +147,14 @@ impl Writer {
     pub(super) fn write(&mut self, operation: &Operation) -> Result<()> {
         let mut form = form_of(operation);
         if self.forms.len() >= FORMS_MAX && !self.forms.contains_key(&form) {
-            form.bounds.clear();
-            form.sets.clear();
-            form.ignored = vec![Ignored::TooMany];
+            form = Form {
+                bounds: Vec::new(),
+                sets: Vec::new(),
+                ignored: vec![Ignored::TooMany],
+                is_unknown: true,
+                is_unseen_insert: form.kind == Kind::Insert,
+                ..form
+            };
         }
         let number = match self.forms.get(&form) {
             Some(number) => *number,
@@ -172,7 +183,8 @@ impl Writer {
             "bounds": bounds.collect::<Vec<Bson>>(),
             "sets": form.sets.clone(),
             "ignored": ignored.collect::<Vec<Bson>>(),
-            "collated": form.is_collated,
+            "upsert": form.is_upsert,
+            "unknown": form.is_unknown,
             "unseen": form.is_unseen_insert,
         };
         let document = RawDocumentBuf::try_from(&document)
@@ -262,7 +274,8 @@ fn form_of(operation: &Operation) -> Form {
         bounds: operation.bounds.iter().map(bound).collect(),
         sets: operation.sets.clone(),
         ignored: operation.ignored.clone(),
-        is_collated: operation.is_collated,
+        is_upsert: operation.is_upsert,
+        is_unknown: operation.is_unknown,
         is_unseen_insert: operation.is_unseen_insert,
     }
 }
@@ -397,7 +410,8 @@ fn read_form(document: &RawDocument) -> Option<Form> {
         bounds,
         sets: texts("sets")?,
         ignored: ignored?,
-        is_collated: document.get_bool("collated").ok()?,
+        is_upsert: document.get_bool("upsert").ok()?,
+        is_unknown: document.get_bool("unknown").ok()?,
         is_unseen_insert: document.get_bool("unseen").ok()?,
     })
 }
@@ -463,7 +477,8 @@ fn read_operation(document: &RawDocument, form: &Form) -> Option<Operation> {
         documents: document.get_i32("n").ok()?.cast_unsigned(),
         transaction: document.get_i64("t").ok().map(i64::cast_unsigned),
         ignored: form.ignored.clone(),
-        is_collated: form.is_collated,
+        is_upsert: form.is_upsert,
+        is_unknown: form.is_unknown,
         is_unseen_insert: form.is_unseen_insert,
     })
 }

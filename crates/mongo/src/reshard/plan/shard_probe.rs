@@ -77,7 +77,7 @@ async fn ask(router: &Endpoint, shard: &Shard, ns: &Namespace) -> Result<ShardRe
 }
 
 /// Returns a client of the shard's replica set with the credentials of `router`.
-pub(in crate::reshard) fn connect(router: &Endpoint, shard: &Shard) -> Result<Client, String> {
+fn connect(router: &Endpoint, shard: &Shard) -> Result<Client, String> {
     let (set, members) = shard.host.split_once('/').unwrap_or(("", &shard.host));
     let hosts = members.split(',').map(ServerAddress::parse);
     let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(|error| redacted_message(&error))?;

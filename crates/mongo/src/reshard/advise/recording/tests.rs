@@ -31,10 +31,10 @@ prop_compose! {
         sets in prop::collection::vec("[a-z]{1,6}", 0..3),
         ignored in prop::option::of(prop::sample::select(IGNORED.map(|(kind, _)| kind).to_vec())),
         documents in any::<u32>(), transaction in prop::option::of(any::<u64>()),
-        is_collated in any::<bool>(), is_unseen_insert in any::<bool>(),
+        is_upsert in any::<bool>(), is_unknown in any::<bool>(), is_unseen_insert in any::<bool>(),
     ) -> Operation {
         Operation {
-            kind, bounds, sets, documents, transaction, is_collated, is_unseen_insert,
+            kind, bounds, sets, documents, transaction, is_upsert, is_unknown, is_unseen_insert,
             ignored: ignored.into_iter().collect(),
         }
     }
