@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bson::oid::ObjectId;
 use bson::{Bson, Document, doc};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased};
+use imago_testbed::wait;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -108,14 +109,13 @@ fn free_port() -> u16 {
 }
 
 async fn reached(uri: &str) -> Endpoint {
-    let began = Instant::now();
-    loop {
-        match Box::pin(Endpoint::connect(uri, "proxy")).await {
-            Ok(proxy) => return proxy,
-            Err(error) => assert!(began.elapsed() < Duration::from_secs(15), "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let mut proxy = None;
+    wait::until("the proxy listens", async || {
+        proxy = Box::pin(Endpoint::connect(uri, "proxy")).await.ok();
+        proxy.is_some()
+    })
+    .await;
+    proxy.unwrap()
 }
 
 /// An object id that grows with `n`.
@@ -256,7 +256,7 @@ async fn profilers_are_restored_also_after_a_kill() {
     let mut killed: Child = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     for primary in &primaries {
         let is_on = async || level(primary).await.get_i32("was").unwrap() == 1;
-        wait_for("the profiler is on", is_on).await;
+        wait::until("the profiler is on", is_on).await;
     }
     killed.kill().unwrap();
     killed.wait().unwrap();
@@ -265,7 +265,8 @@ async fn profilers_are_restored_also_after_a_kill() {
     let loading = tokio::spawn({
         let client = shop.admin.clone();
         async move {
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            // The profiler is switched on meanwhile.
+            wait::lasts(Duration::from_secs(2)).await;
             work(&client, 10_000).await;
         }
     });
@@ -292,7 +293,8 @@ async fn profilers_are_restored_also_after_a_kill() {
     primaries[0].run("shop", doc! {"profile": 2, "filter": "unset"}).await.unwrap();
     let client = shop.admin.clone();
     let loading = tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        // The profiler is switched on meanwhile.
+        wait::lasts(Duration::from_secs(2)).await;
         work(&client, 20_000).await;
     });
     let said = advice(&advise(shop.folder.path(), &uri, &["--profile", "5s", "--pace", "full"]));
@@ -300,14 +302,6 @@ async fn profilers_are_restored_also_after_a_kill() {
     assert!(said["source"]["notes"].to_string().contains("was left as it was"), "{said}");
     assert_eq!(level(&primaries[0]).await.get_i32("was").unwrap(), 2);
     primaries[0].run("shop", doc! {"profile": 0}).await.unwrap();
-}
-
-async fn wait_for(what: &str, is_so: impl AsyncFn() -> bool) {
-    let began = Instant::now();
-    while !is_so().await {
-        assert!(began.elapsed() < Duration::from_secs(20), "{what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -344,6 +338,7 @@ async fn logs_tell_slow_operations_and_bad_input_is_refused() {
         (&uri, vec!["--log", "empty.log"], 4, "shows no operation on shop.reviews"),
         (&uri, vec!["--recording", "other.bson"], 2, "no recording of"),
         (&uri, vec![], 2, "required"),
+        (&uri, vec!["--sampled-queries"], 4, "samples no queries: 7.0 and newer do"),
         (&uri, vec!["--log", "mongod.log", "--key", "{user: 2}"], 2, "cannot be a shard key"),
         (&uri, vec!["--log", "mongod.log", "--request-us", "0"], 2, "more than 0"),
         (&reader, vec!["--profile", "2s"], 4, "the roles dbAdmin and read"),

@@ -19,6 +19,7 @@ mod predicate;
 mod profile;
 mod recorder;
 mod recording;
+mod sampled_queries;
 mod source;
 
 use std::path::PathBuf;
@@ -60,6 +61,8 @@ pub enum From {
     Logs(Vec<PathBuf>),
     /// A file of [`Recorder`].
     Recording(PathBuf),
+    /// What the cluster itself has sampled, since MongoDB 7.0.
+    SampledQueries,
     /// The profilers of the shards, which are switched on for a time.
     Profilers {
         /// The time.
@@ -112,6 +115,9 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
     let mut source: Box<dyn Source> = match &request.from {
         From::Logs(paths) => Box::new(log_file::Logs::open(paths, &request.ns)?),
         From::Recording(path) => Box::new(recording::Recording::open(path, &request.ns)?),
+        From::SampledQueries => {
+            Box::new(sampled_queries::Sampled::read(cluster, &request.ns).await?)
+        }
         From::Profilers { within, rate } => {
             let process = &request.process;
             let recording =
@@ -119,15 +125,15 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
             Box::new(profile::record(cluster, &survey.shards, &recording, control).await?)
         }
     };
-    let seen = encode::Survey::of(&mut *source)?;
+    let seen = source.survey()?;
     if seen.operations == 0 {
         return Err(Error::precondition(
             format!("{} shows no operation on {}", source.facts().source, request.ns),
             "record while clients work, or for longer",
         ));
     }
-    let paths = fields::paths(needed(&survey, &old, &named), &seen.uses);
-    let sample = fields::sample(&of, &survey, &old, paths, &seen.uses, request.sample, control);
+    let paths = fields::paths(needed(&survey, &old, &named), &seen.paths);
+    let sample = fields::sample(&of, &survey, &old, paths, &seen.paths, request.sample, control);
     let sample = sample.await?;
     let encoded = encode(&mut *source, &sample, survey.definition.is_collated())?;
     let rules = Rules {

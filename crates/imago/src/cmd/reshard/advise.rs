@@ -69,6 +69,9 @@ struct Source {
     /// the collection; their settings are restored.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     profile: Option<Duration>,
+    /// What the cluster has sampled (`configureQueryAnalyzer`, MongoDB 7.0 and newer).
+    #[arg(long)]
+    sampled_queries: bool,
     /// Log of a mongod or mongos of the cluster: its slow operations. Repeatable.
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
@@ -80,6 +83,7 @@ impl Source {
         match (self.recording, self.profile) {
             (Some(recording), _) => From::Recording(recording),
             (None, Some(within)) => From::Profilers { within, rate },
+            (None, None) if self.sampled_queries => From::SampledQueries,
             (None, None) => From::Logs(self.log),
         }
     }

@@ -1,7 +1,5 @@
 //! Operations as numbers: the [`Workload`] of a source.
 
-use std::collections::BTreeMap;
-
 use imago_plan::shard_key::{Condition, Field, Kind, Shape, Value, Workload, WorkloadFull};
 
 use super::fields::FieldSample;
@@ -15,43 +13,8 @@ const LIST_MAX: usize = 1_000;
 /// Number of the newest sampled documents that stand for inserted documents which a source does not show.
 const NEWEST: usize = 20;
 
-/// What a first reading of a source tells.
-#[derive(Debug, Default)]
-pub(super) struct Survey {
-    /// Number of operations.
-    pub(super) operations: u64,
-    /// Number of operations with a condition on each path, inserts not included.
-    pub(super) uses: BTreeMap<String, u64>,
-}
-
-/// Largest number of paths that are counted.
-const PATHS_MAX: usize = 10_000;
-pub(super) const UNSEEN: &str = "inserts whose documents the source does not show";
-
-impl Survey {
-    /// Reads `source` once.
-    pub(super) fn of(source: &mut dyn Source) -> Result<Self> {
-        let mut survey = Self::default();
-        source.read(&mut |observed| {
-            survey.add(&observed.operation);
-            Ok(())
-        })?;
-        Ok(survey)
-    }
-
-    fn add(&mut self, operation: &Operation) {
-        self.operations += 1;
-        if operation.kind != Kind::Insert {
-            for (path, _) in &operation.bounds {
-                if let Some(uses) = self.uses.get_mut(path) {
-                    *uses += 1;
-                } else if self.uses.len() < PATHS_MAX {
-                    self.uses.insert(path.clone(), 1);
-                }
-            }
-        }
-    }
-}
+/// Description of inserts whose documents a source does not show.
+const UNSEEN: &str = "inserts whose documents the source does not show";
 
 /// A workload, and the shard that showed each operation.
 pub(super) struct Encoded {
@@ -103,7 +66,7 @@ pub(super) fn encode(
     };
     source.read(&mut |observed| {
         let Observed { operation, shard } = observed;
-        encoder.encode(&operation);
+        encoder.encode(operation);
         let (documents, transaction) = (operation.documents, operation.transaction);
         let mut push = |shape: &Shape, values: &[Value]| {
             encoded.workload.push(shape, values, documents, transaction)
@@ -119,7 +82,7 @@ pub(super) fn encode(
             pushed => pushed,
         };
         encoded.shards.push(shard);
-        encoded.ignored.push(bits(&operation));
+        encoded.ignored.push(bits(operation));
         pushed.map_err(|full| too_many(&full))
     })?;
     Ok(encoded)

@@ -65,7 +65,7 @@ impl Logs {
     fn read_line(
         &mut self,
         line: &str,
-        each: &mut dyn FnMut(Observed) -> Result<()>,
+        each: &mut dyn FnMut(Observed<'_>) -> Result<()>,
     ) -> Result<()> {
         let Ok(head) = serde_json::from_str::<Line<'_>>(line) else {
             self.unreadable += u64::from(!line.trim().is_empty());
@@ -83,7 +83,7 @@ impl Logs {
         let Ok(attributes) = document.get_document("attr") else { return Ok(()) };
         for operation in of_profile(attributes, &self.ns.coll) {
             self.operations += 1;
-            each(Observed { operation, shard: None })?;
+            each(Observed { operation: &operation, shard: None })?;
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ fn unreadable(path: &std::path::Path, cause: &std::io::Error) -> Error {
 }
 
 impl Source for Logs {
-    fn read(&mut self, each: &mut dyn FnMut(Observed) -> Result<()>) -> Result<()> {
+    fn read(&mut self, each: &mut dyn FnMut(Observed<'_>) -> Result<()>) -> Result<()> {
         (self.operations, self.unreadable) = (0, 0);
         for path in self.paths.clone() {
             let file = File::open(&path).map_err(|cause| unreadable(&path, &cause))?;

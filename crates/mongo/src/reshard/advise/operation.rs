@@ -66,6 +66,13 @@ impl Operation {
         Self::new(Kind::Insert, Predicate { bounds, ignored: Vec::new() })
     }
 
+    /// Returns a read with these conditions; `options` may have a collation.
+    pub(super) fn read(predicate: Predicate, options: &RawDocument) -> Self {
+        let mut read = Self::new(Kind::Read, predicate);
+        read.set_collated(has_collation(options));
+        read
+    }
+
     /// Notes a collation of the operation's own.
     fn set_collated(&mut self, is_collated: bool) {
         if is_collated {

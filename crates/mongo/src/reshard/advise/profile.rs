@@ -452,11 +452,11 @@ fn is_dead(other: &str, own: &str) -> bool {
 }
 
 impl Source for Profiled {
-    fn read(&mut self, each: &mut dyn FnMut(Observed) -> Result<()>) -> Result<()> {
+    fn read(&mut self, each: &mut dyn FnMut(Observed<'_>) -> Result<()>) -> Result<()> {
         self.facts.operations = 0;
         for (_, shard, operation) in &self.entries {
             self.facts.operations += 1;
-            each(Observed { operation: operation.clone(), shard: Some(*shard) })?;
+            each(Observed { operation, shard: Some(*shard) })?;
         }
         Ok(())
     }

@@ -6,6 +6,8 @@
 //!
 //! Invariants: a file that ends within a document is read up to there; what could not be written as it was is counted.
 
+mod form;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -13,16 +15,17 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bson::raw::{RawArrayBuf, RawBsonRef, RawDocument};
-use bson::{Binary, Bson, RawDocumentBuf, doc, rawdoc};
+use bson::{Binary, RawDocumentBuf, rawdoc};
 use imago_plan::shard_key::Kind;
 
 use super::dictionary::hash_of;
 use super::operation::Operation;
 use super::positions::Positions;
 use super::predicate::{Bound, Datum, Ignored};
-use super::source::{Observed, Source, SourceFacts};
+use super::source::{Observed, Source, SourceFacts, Uses};
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
+use form::{BoundForm, Form, form_of, read_form, template};
 
 /// Version of the format, the value of the header's first field.
 const VERSION: i32 = 1;
@@ -33,65 +36,6 @@ const FORMS_MAX: usize = 60_000;
 const DOCUMENT_MAX: usize = 64 << 20;
 /// Bytes of a hidden value: its hash and the part below it.
 const HIDDEN_BYTES: usize = 12;
-
-/// The form of an operation in a file: everything but its values, its number of documents and its transaction.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Form {
-    kind: Kind,
-    /// Paths with conditions, in the order of the values, and the form of each condition.
-    bounds: Vec<(String, BoundForm)>,
-    sets: Vec<String>,
-    ignored: Vec<Ignored>,
-    is_upsert: bool,
-    is_unknown: bool,
-    is_unseen_insert: bool,
-}
-
-/// The form of a condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum BoundForm {
-    Equal,
-    In,
-    Between,
-    From,
-    To,
-    /// A range without bounds, which no query has, but which a file may.
-    Open,
-}
-
-const BOUND_FORMS: [(BoundForm, &str); 6] = [
-    (BoundForm::Equal, "eq"),
-    (BoundForm::In, "in"),
-    (BoundForm::Between, "between"),
-    (BoundForm::From, "from"),
-    (BoundForm::To, "to"),
-    (BoundForm::Open, "open"),
-];
-const KINDS: [(Kind, &str); 6] = [
-    (Kind::Read, "read"),
-    (Kind::Insert, "insert"),
-    (Kind::UpdateOne, "updateOne"),
-    (Kind::DeleteOne, "deleteOne"),
-    (Kind::WriteMany, "writeMany"),
-    (Kind::FindAndModify, "findAndModify"),
-];
-const IGNORED: [(Ignored, &str); 7] = [
-    (Ignored::Or, "or"),
-    (Ignored::Expression, "expression"),
-    (Ignored::Operator, "operator"),
-    (Ignored::Array, "array"),
-    (Ignored::TooMany, "tooMany"),
-    (Ignored::Shortened, "shortened"),
-    (Ignored::Collation, "collation"),
-];
-
-fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {
-    names.iter().find(|(of, _)| of == value).map_or("", |(_, name)| name)
-}
-
-fn named<T: Copy>(names: &[(T, &'static str)], name: &str) -> Option<T> {
-    names.iter().find(|(_, of)| *of == name).map(|(value, _)| *value)
-}
 
 /// Writes operations to a file.
 #[derive(Debug)]
@@ -173,20 +117,7 @@ impl Writer {
 
     fn add_form(&mut self, form: &Form) -> Result<i32> {
         let number = self.forms.len() as i32;
-        let bounds = form.bounds.iter().map(|(path, bound)| {
-            Bson::Array(vec![path.clone().into(), name_of(&BOUND_FORMS, bound).into()])
-        });
-        let ignored = form.ignored.iter().map(|kind| Bson::from(name_of(&IGNORED, kind)));
-        let document = doc! {
-            "form": number,
-            "kind": name_of(&KINDS, &form.kind),
-            "bounds": bounds.collect::<Vec<Bson>>(),
-            "sets": form.sets.clone(),
-            "ignored": ignored.collect::<Vec<Bson>>(),
-            "upsert": form.is_upsert,
-            "unknown": form.is_unknown,
-            "unseen": form.is_unseen_insert,
-        };
+        let document = form.document(number);
         let document = RawDocumentBuf::try_from(&document)
             .map_err(|cause| failed(&self.path, "written", &cause.to_string()))?;
         self.put(&document)?;
@@ -257,29 +188,6 @@ fn for_each_value<'a>(operation: &'a Operation, mut each: impl FnMut(&'a str, Va
     }
 }
 
-fn form_of(operation: &Operation) -> Form {
-    let bound = |(path, bound): &(String, Bound)| {
-        let form = match bound {
-            Bound::Equal(_) => BoundForm::Equal,
-            Bound::In(_) => BoundForm::In,
-            Bound::Between(Some(_), Some(_)) => BoundForm::Between,
-            Bound::Between(Some(_), None) => BoundForm::From,
-            Bound::Between(None, Some(_)) => BoundForm::To,
-            Bound::Between(None, None) => BoundForm::Open,
-        };
-        (path.clone(), form)
-    };
-    Form {
-        kind: operation.kind,
-        bounds: operation.bounds.iter().map(bound).collect(),
-        sets: operation.sets.clone(),
-        ignored: operation.ignored.clone(),
-        is_upsert: operation.is_upsert,
-        is_unknown: operation.is_unknown,
-        is_unseen_insert: operation.is_unseen_insert,
-    }
-}
-
 /// A file of recorded operations, as a source.
 pub(super) struct Recording {
     path: PathBuf,
@@ -295,8 +203,9 @@ impl Recording {
     /// Usage if the file cannot be read, is no recording, or is one of another collection.
     pub(super) fn open(path: &Path, ns: &Namespace) -> Result<Self> {
         let mut reader = open(path)?;
-        let header =
-            next_document(&mut reader).map_err(|cause| failed(path, "read", &cause.to_string()))?;
+        let mut bytes = Vec::new();
+        let header = next_document(&mut reader, &mut bytes)
+            .map_err(|cause| failed(path, "read", &cause.to_string()))?;
         let header = header
             .filter(|header| header.get_i32(HEADER).is_ok())
             .ok_or_else(|| failed(path, "read", "it is no recording of `imago reshard record`"))?;
@@ -320,11 +229,14 @@ fn open(path: &Path) -> Result<BufReader<File>> {
     Ok(BufReader::with_capacity(1 << 16, file))
 }
 
-/// Reads the next document; `None` at the end of the file.
+/// Reads the next document into `bytes`; `None` at the end of the file.
 ///
 /// # Errors
 /// `UnexpectedEof` if the file ends within a document; `InvalidData` for what is no document.
-fn next_document(reader: &mut impl Read) -> std::io::Result<Option<RawDocumentBuf>> {
+fn next_document<'a>(
+    reader: &mut impl Read,
+    bytes: &'a mut Vec<u8>,
+) -> std::io::Result<Option<&'a RawDocument>> {
     let mut length = [0; 4];
     let mut read = 0;
     while read < length.len() {
@@ -339,19 +251,26 @@ fn next_document(reader: &mut impl Read) -> std::io::Result<Option<RawDocumentBu
     if !(5..=DOCUMENT_MAX).contains(&size) {
         return Err(invalid(format!("a document of {size} bytes")));
     }
-    let mut bytes = vec![0; size];
+    bytes.resize(size, 0);
     bytes[..4].copy_from_slice(&length);
     reader.read_exact(&mut bytes[4..])?;
-    RawDocumentBuf::from_bytes(bytes).map(Some).map_err(|cause| invalid(cause.to_string()))
+    RawDocument::from_bytes(bytes).map(Some).map_err(|cause| invalid(cause.to_string()))
 }
 
-impl Source for Recording {
-    fn read(&mut self, each: &mut dyn FnMut(Observed) -> Result<()>) -> Result<()> {
+/// Receives the template of an operation with the forms of its conditions, its document, and the number of its form. Returns
+/// false if the document is damaged.
+type EachOperation<'a> =
+    dyn FnMut(&mut Operation, &[BoundForm], &RawDocument, usize) -> Result<bool> + 'a;
+
+impl Recording {
+    /// Calls `each` with the form and the document of each operation.
+    fn for_each(&mut self, each: &mut EachOperation<'_>) -> Result<()> {
         (self.operations, self.is_torn) = (0, false);
         let mut reader = open(&self.path)?;
-        let mut forms: Vec<Form> = Vec::new();
+        let mut forms: Vec<(Operation, Vec<BoundForm>)> = Vec::new();
+        let mut bytes = Vec::new();
         loop {
-            let document = match next_document(&mut reader) {
+            let document = match next_document(&mut reader, &mut bytes) {
                 Ok(Some(document)) => document,
                 Ok(None) => return Ok(()),
                 Err(cause) if cause.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -360,18 +279,53 @@ impl Source for Recording {
                 }
                 Err(cause) => return Err(failed(&self.path, "read", &cause.to_string())),
             };
-            if document.get_i32("form").is_ok() {
-                let form = read_form(&document);
-                forms.push(form.ok_or_else(|| failed(&self.path, "read", "a form is damaged"))?);
-            } else if let Ok(number) = document.get_i32("f") {
-                let form = usize::try_from(number).ok().and_then(|number| forms.get(number));
-                let operation = form.and_then(|form| read_operation(&document, form));
-                let operation = operation
-                    .ok_or_else(|| failed(&self.path, "read", "an operation is damaged"))?;
+            if let Ok(number) = document.get_i32("f") {
+                let number = usize::try_from(number).unwrap_or(usize::MAX);
+                let done = match forms.get_mut(number) {
+                    Some((operation, bounds)) => each(operation, bounds, document, number)?,
+                    None => false,
+                };
+                if !done {
+                    return Err(failed(&self.path, "read", "an operation is damaged"));
+                }
                 self.operations += 1;
-                each(Observed { operation, shard: None })?;
+            } else if document.get_i32("form").is_ok() {
+                let form = read_form(document);
+                let form = form.ok_or_else(|| failed(&self.path, "read", "a form is damaged"))?;
+                let bounds = form.bounds.iter().map(|(_, bound)| *bound).collect();
+                forms.push((template(form), bounds));
             }
         }
+    }
+}
+
+impl Source for Recording {
+    fn read(&mut self, each: &mut dyn FnMut(Observed<'_>) -> Result<()>) -> Result<()> {
+        self.for_each(&mut |operation, bounds, document, _| {
+            if set_values(operation, bounds, document).is_none() {
+                return Ok(false);
+            }
+            each(Observed { operation, shard: None }).map(|()| true)
+        })
+    }
+
+    fn survey(&mut self) -> Result<Uses> {
+        let mut counts: Vec<(u64, Operation)> = Vec::new();
+        self.for_each(&mut |operation, _, _, number| {
+            while counts.len() <= number {
+                counts.push((0, Operation::clone(operation)));
+            }
+            if counts[number].0 == 0 {
+                counts[number].1 = operation.clone();
+            }
+            counts[number].0 += 1;
+            Ok(true)
+        })?;
+        let mut uses = Uses::default();
+        for (count, operation) in counts.iter().filter(|(count, _)| *count > 0) {
+            uses.add(operation, *count);
+        }
+        Ok(uses)
     }
 
     fn facts(&self) -> SourceFacts {
@@ -390,30 +344,6 @@ impl Source for Recording {
             notes,
         }
     }
-}
-
-fn read_form(document: &RawDocument) -> Option<Form> {
-    let texts = |name: &str| -> Option<Vec<String>> {
-        let array = document.get_array(name).ok()?;
-        array.into_iter().map(|text| Some(text.ok()?.as_str()?.to_owned())).collect()
-    };
-    let bound = |bound: bson::error::Result<RawBsonRef<'_>>| {
-        let mut pair = bound.ok()?.as_array()?.into_iter();
-        let path = pair.next()?.ok()?.as_str()?.to_owned();
-        Some((path, named(&BOUND_FORMS, pair.next()?.ok()?.as_str()?)?))
-    };
-    let bounds =
-        document.get_array("bounds").ok()?.into_iter().map(bound).collect::<Option<_>>()?;
-    let ignored = texts("ignored")?.iter().map(|name| named(&IGNORED, name)).collect::<Option<_>>();
-    Some(Form {
-        kind: named(&KINDS, document.get_str("kind").ok()?)?,
-        bounds,
-        sets: texts("sets")?,
-        ignored: ignored?,
-        is_upsert: document.get_bool("upsert").ok()?,
-        is_unknown: document.get_bool("unknown").ok()?,
-        is_unseen_insert: document.get_bool("unseen").ok()?,
-    })
 }
 
 /// The values of an operation in a file, one after another.
@@ -448,16 +378,21 @@ impl Values<'_> {
     }
 }
 
-fn read_operation(document: &RawDocument, form: &Form) -> Option<Operation> {
+/// Sets the values of `operation`, with conditions of the forms `bounds`, to those of `document`. Returns `None` if it is
+/// damaged.
+fn set_values(
+    operation: &mut Operation,
+    bounds: &[BoundForm],
+    document: &RawDocument,
+) -> Option<()> {
     let mut values = match document.get("v").ok()? {
         None => Values::Hidden(&[]),
         Some(RawBsonRef::Binary(binary)) => Values::Hidden(binary.bytes),
         Some(RawBsonRef::Array(array)) => Values::Plain(Box::new(array.into_iter().flatten())),
         Some(_) => return None,
     };
-    let mut bounds = Vec::with_capacity(form.bounds.len());
-    for (path, bound) in &form.bounds {
-        let bound = match bound {
+    for ((_, bound), form) in operation.bounds.iter_mut().zip(bounds) {
+        *bound = match form {
             BoundForm::Equal => Bound::Equal(values.next()?),
             BoundForm::In => {
                 let length = values.length()?;
@@ -468,19 +403,10 @@ fn read_operation(document: &RawDocument, form: &Form) -> Option<Operation> {
             BoundForm::To => Bound::Between(None, Some(values.next()?)),
             BoundForm::Open => Bound::Between(None, None),
         };
-        bounds.push((path.clone(), bound));
     }
-    Some(Operation {
-        kind: form.kind,
-        bounds,
-        sets: form.sets.clone(),
-        documents: document.get_i32("n").ok()?.cast_unsigned(),
-        transaction: document.get_i64("t").ok().map(i64::cast_unsigned),
-        ignored: form.ignored.clone(),
-        is_upsert: form.is_upsert,
-        is_unknown: form.is_unknown,
-        is_unseen_insert: form.is_unseen_insert,
-    })
+    operation.documents = document.get_i32("n").ok()?.cast_unsigned();
+    operation.transaction = document.get_i64("t").ok().map(i64::cast_unsigned);
+    Some(())
 }
 
 #[cfg(test)]

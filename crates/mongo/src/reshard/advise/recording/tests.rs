@@ -3,6 +3,7 @@
 use bson::RawBsonRef;
 use proptest::prelude::*;
 
+use super::form::{IGNORED, KINDS};
 use super::*;
 use crate::bson::order::Id;
 
@@ -48,7 +49,7 @@ fn read(path: &Path) -> Result<(Vec<Operation>, Vec<String>)> {
     let mut recording = Recording::open(path, &ns())?;
     let mut operations = Vec::new();
     recording.read(&mut |observed| {
-        operations.push(observed.operation);
+        operations.push(observed.operation.clone());
         Ok(())
     })?;
     let notes = recording.facts().notes;
