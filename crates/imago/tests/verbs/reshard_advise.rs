@@ -350,3 +350,20 @@ async fn logs_tell_slow_operations_and_bad_input_is_refused() {
     }
     assert_eq!(notes(&shop).await, 0);
 }
+
+#[test]
+fn advice_is_compared_with_what_shards_received() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_imago"));
+    command.current_dir(folder.path()).args(["bench", "run", "shard-keys", "--quick", "--json"]);
+    command.env("TMPDIR", pool::folder().unwrap_or_else(std::env::temp_dir));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report = json(&output.stdout);
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 10, "five loads with two keys each: {report}");
+    // 400 operations of a load are recorded, and 400 others are measured.
+    let off = report["reach_error_points"]["max"].as_f64().unwrap();
+    assert!(off < 10.0, "{report}");
+    assert!(cells.iter().all(|cell| cell["measured_busiest_us"].as_f64() > Some(0.0)), "{report}");
+}
