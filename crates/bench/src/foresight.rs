@@ -46,6 +46,8 @@ use crate::{Header, Size, cluster_pair};
 
 /// Sizes of the copied collections, as parts of the largest one.
 const PARTS: [u64; 3] = [4, 2, 1];
+/// The same of those that are copied beside clients, whom copies spare: they take several times as long.
+const PARTS_BESIDE_CLIENTS: [u64; 3] = [16, 8, 4];
 /// Number of shards of the cluster in which keys are changed.
 const SHARDS: u32 = 3;
 /// Share of the bulk from which on the interval of the time that is left should hold: one tenth.
@@ -123,7 +125,8 @@ struct Reported {
     inside: usize,
 }
 
-/// Runs the benchmark, and returns its report; writes a picture of the predictions into `folder`.
+/// Runs the benchmark, and returns its report; writes a picture of the predictions into `folder`, and calls `say` with each
+/// step.
 ///
 /// # Errors
 /// Returns an error if a cluster cannot be started, a copy fails or is wrong, or a store refuses an operation.
@@ -133,28 +136,31 @@ pub async fn run(
     others: Others,
     folder: Option<&Path>,
     commands: &subject::Commands,
+    say: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<Report> {
-    let least = PARTS[0] * 2;
+    let least = PARTS_BESIDE_CLIENTS[0] * 2;
     if size.documents < least || size.runs == 0 {
         return Err(Error::Size(format!("predictions need at least {least} documents and 1 run")));
     }
     let clusters = ClusterPair::start().await?;
     let mut copies = Vec::new();
     let (mut reported, mut beside_clients) = (Reported::default(), Reported::default());
-    for part in PARTS {
-        let documents = size.documents / part;
+    let quiet = PARTS.map(|part| (part, size.runs, false));
+    let beside = PARTS_BESIDE_CLIENTS.map(|part| (part, others.beside_clients, true));
+    for (part, runs, has_clients) in quiet.into_iter().chain(beside) {
+        let documents = (size.documents / part).max(1);
         clusters.source.run(DB, doc! {"dropDatabase": 1}).await?;
         fill::send(&clusters.source, DB, &fill::inserts(Size { documents, ..size })?).await?;
         let index = doc! {"key": {"productID": 1}, "name": "productID_1"};
         clusters.source.run(DB, doc! {"createIndexes": COLL, "indexes": [index]}).await?;
-        for run in 0..size.runs + others.beside_clients {
-            let bursts = (run >= size.runs)
-                .then(|| {
-                    Bursts::start(clusters.ends().from, fill::schema(size.size_bytes)?, documents)
-                })
-                .transpose()?;
+        for run in 1..=runs {
+            let beside = if has_clients { ", beside clients" } else { "" };
+            say(&format!("copy {run} of {runs} of {documents} documents{beside}"));
+            let bursts = has_clients.then(|| {
+                Bursts::start(clusters.ends().from, fill::schema(size.size_bytes)?, documents)
+            });
+            let bursts = bursts.transpose()?;
             let copied = one(&clusters, documents, commands).await;
-            let has_clients = bursts.is_some();
             if let Some(bursts) = bursts {
                 bursts.end().await?;
             }
@@ -168,7 +174,9 @@ pub async fn run(
         }
     }
     drop(clusters);
+    say("changes of the shard key");
     let reshards = Box::pin(reshards(size, others.reshards, commands, &mut reported)).await?;
+    say("loads on a store");
     let loads = tokio::task::spawn_blocking(move || morphosys::predictions(others.load_s)).await;
     let plans =
         loads.map_err(|stopped| Error::Wrong(format!("the loads on stores: {stopped}")))??;

@@ -110,7 +110,8 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
             let (times, load_s) =
                 if documents.quick { (1, 6) } else { (documents.size().runs, 30) };
             let others = foresight::Others { beside_clients: times, reshards: times, load_s };
-            json!(foresight::run(documents.size(), others, folder, &commands).await?)
+            let say = |step: &str| eprintln!("{step}");
+            json!(foresight::run(documents.size(), others, folder, &commands, &say).await?)
         }
         Benchmark::ChainFetch(asked) => json!(chain_fetch::run(asked.size()).await?),
         Benchmark::Placement(chunks) => json!(placement(chunks).await?),
