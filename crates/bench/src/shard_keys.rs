@@ -1,15 +1,16 @@
 //! Benchmark of advice on shard keys: what `imago reshard advise` says of ten keys, beside what the shards of a real cluster
 //! received and how long their processors worked after the collection was changed to each of these keys.
 //!
-//! Five loads are recorded by `imago reshard record` while the collection has its first key, and all keys are judged by each of
-//! the recordings. Then the collection is changed to one key after another by `imago reshard run`, and each load runs again.
-//! Operations at shards are those that the servers count for the collection (`$collStats`, `latencyStats`); processor time is
+//! Five loads are recorded by `imago reshard record` while the collection has its first key. Then the collection is changed to one
+//! key after another by `imago reshard run`: before each change its key is judged by each of the recordings, and after it each load
+//! runs again. Documents that a load inserted are deleted behind it, so that all find the same ones. Operations at shards are those that the servers count for the collection (`$collStats`, `latencyStats`); processor time is
 //! that of the shards' processes. Where the program `mongos` is missing, shards carry its work in turns, which is in their
 //! processor time.
 
 mod loads;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
@@ -115,14 +116,19 @@ pub async fn run(
 ) -> Result<Report> {
     let bench = Bench::start(size, commands).await?;
     let keys = &KEYS[..size.keys];
-    let mut advice = Vec::new();
+    let mut recordings = Vec::new();
     for load in &LOADS {
         say(&format!("recording {}", load.name));
-        advice.push(bench.advice(load, keys).await?);
+        recordings.push(bench.record(load).await?);
     }
     let mut cells = Vec::new();
     for key in keys {
         say(&format!("changing the key to {key}"));
+        // Judged by the chunks from which the change begins: it moves what is least.
+        let mut advice = Vec::new();
+        for recording in &recordings {
+            advice.push(bench.judge(recording, key).await?);
+        }
         bench.reshard(key).await?;
         for (load, advice) in LOADS.iter().zip(&advice) {
             let effect = effect_of(advice, key)?;
@@ -206,8 +212,8 @@ impl<'a> Bench<'a> {
         Ok(Box::pin(Measured::start(what, command)?.end(0)).await?.output)
     }
 
-    /// Records `load`, and judges all keys by the recording.
-    async fn advice(&self, load: &Load, keys: &[&str]) -> Result<Advice> {
+    /// Records `load`, and returns the file.
+    async fn record(&self, load: &Load) -> Result<PathBuf> {
         let out = self.cluster.folder().join(format!("{}.bson", load.name));
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr());
         let listen = port.map_err(crate::error::process("find a free port"))?.to_string();
@@ -220,8 +226,14 @@ impl<'a> Bench<'a> {
         load.run(&client, &self.ns, self.size, 0).await?;
         recorder.interrupt()?;
         Box::pin(recorder.end(0)).await?;
-        let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        let advise = Subject::AdviseKeys { recording: out, keys };
+        load.clean(&self.client().await?, &self.ns, self.size).await?;
+        Ok(out)
+    }
+
+    /// Judges `key` by a recording.
+    async fn judge(&self, recording: &Path, key: &str) -> Result<Advice> {
+        let (recording, keys) = (recording.to_owned(), vec![key.to_owned()]);
+        let advise = Subject::AdviseKeys { recording, keys };
         let said = self.measured(&advise, "advice on shard keys").await?;
         serde_json::from_slice(&said)
             .map_err(|error| Error::Wrong(format!("the advice cannot be read: {error}")))
@@ -232,6 +244,11 @@ impl<'a> Bench<'a> {
         self.measured(&subject, "a change of the key").await.map(|_| ())
     }
 
+    async fn client(&self) -> Result<Client> {
+        let client = Client::with_uri_str(self.cluster.admin_uri()).await;
+        client.map_err(|cause| Error::Wrong(cause.to_string()))
+    }
+
     /// Runs `load` with the present key, and compares.
     async fn cell(
         &self,
@@ -240,14 +257,14 @@ impl<'a> Bench<'a> {
         advice: &Advice,
         effect: &KeyEffect,
     ) -> Result<Cell> {
-        let client = Client::with_uri_str(self.cluster.admin_uri()).await;
-        let client = client.map_err(|cause| Error::Wrong(cause.to_string()))?;
+        let client = self.client().await?;
         // The router learns where chunks are.
         let documents = client.database(&self.ns.db).collection::<Document>(&self.ns.coll);
         documents.find_one(doc! {}).await.map_err(|cause| Error::Wrong(cause.to_string()))?;
         let before = (self.received().await?, self.cpu_us()?);
         load.run(&client, &self.ns, self.size, 1).await?;
         let after = (self.received().await?, self.cpu_us()?);
+        load.clean(&client, &self.ns, self.size).await?;
         let operations = self.size.operations as f64;
         let used =
             after.1.iter().zip(&before.1).map(|(after, before)| (after - before) / operations);

@@ -154,6 +154,14 @@ impl Load {
         futures_util::future::try_join_all(clients).await.map(|_| ())
     }
 
+    /// Deletes the documents that the load has inserted.
+    pub(super) async fn clean(&self, client: &Client, ns: &Namespace, size: Size) -> Result<()> {
+        let documents = client.database(&ns.db).collection::<Document>(&ns.coll);
+        let inserted = doc! {"time": {"$gte": time(size.documents)}};
+        documents.delete_many(inserted).await.map_err(refused)?;
+        Ok(())
+    }
+
     async fn work(
         &self,
         database: Database,
