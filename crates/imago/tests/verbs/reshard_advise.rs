@@ -289,7 +289,7 @@ async fn profilers_are_restored_also_after_a_kill() {
     assert!((seen - expected).abs() <= expected / 20, "{seen} of {expected}: {said}");
     assert!(said["advised"].as_str().unwrap().starts_with(r#"{"user": "#), "{said}");
 
-    // A profiler that somebody else needs is read and not changed.
+    // A profiler that was on before is read and not changed.
     primaries[0].run("shop", doc! {"profile": 2, "filter": "unset"}).await.unwrap();
     let client = shop.admin.clone();
     let loading = tokio::spawn(async move {

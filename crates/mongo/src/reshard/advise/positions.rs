@@ -18,7 +18,7 @@ use crate::server::timing::SEARCH_MAX;
 const SAMPLE: i64 = 10_000;
 /// Largest size of the documents that are sampled, in bytes; of larger ones there are fewer.
 const BYTES_MAX: usize = 256 << 20;
-/// Largest size of a value that is kept, in bytes: nobody shards by a longer one.
+/// Largest size of a value that is kept, in bytes: longer ones do not occur in shard keys.
 const VALUE_MAX: usize = 1_024;
 /// Largest number of fields whose values are kept.
 const FIELDS_MAX: usize = 200;

@@ -40,8 +40,8 @@ pub(super) enum Bound {
     Between(Option<Datum>, Option<Datum>),
 }
 
-/// Returns true unless `value` is a document that is too large to be compared: nobody shards by it, and a client could nest
-/// it without end.
+/// Returns true unless `value` is a document that is too large to be compared: a client could nest it without end, and
+/// shard keys are small.
 pub(super) fn is_small(value: RawBsonRef<'_>) -> bool {
     value.as_document().is_none_or(|document| document.as_bytes().len() <= DOCUMENT_MAX)
 }

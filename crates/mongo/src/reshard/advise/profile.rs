@@ -2,11 +2,11 @@
 //!
 //! A profiler is set by a filter that admits a random part of the collection's operations until the recording's end, and what
 //! the server would have logged without it: a filter decides what is logged as slow, too. What was there before is in a note
-//! in the cluster before it is changed. Whoever records next restores what a process that died could not.
+//! in the cluster before it is changed. The next recording restores what a process that died could not.
 //!
-//! Invariants: a profiler that somebody else has switched on is read as it is and not changed; a setting is changed only
+//! Invariants: a profiler that was on before is read as it is and not changed; a setting is changed only
 //! after its note is durable, and restored only on the server where it was changed, and only if it is still the one that was
-//! set; each call to a server has a deadline, and every server is restored, whatever happens at another one.
+//! set; each call to a server has a deadline, and every server is restored, even if another one fails.
 
 use std::time::{Duration, Instant};
 
@@ -234,7 +234,7 @@ impl Server {
         ran.await?.map_err(|cause| self.failed(doing, &cause))
     }
 
-    /// Restores what `note` says, unless somebody has set something else meanwhile.
+    /// Restores what `note` says, unless the profiler has been set otherwise meanwhile.
     async fn restore(&self, note: &Document) -> Result<()> {
         let now = self.run("reading", doc! {"profile": -1}).await?;
         let until = note.get_datetime("until").map_or(0, |until| until.timestamp_millis());
