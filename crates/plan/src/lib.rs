@@ -4,7 +4,8 @@
 //! or any database. Time, samples and keys are parameters, so every decision can be replayed, and
 //! tests compare each algorithm with a brute-force oracle.
 //!
-//! One module for each published system, and [`pacing`], which several of them use.
+//! One module for each published system, [`shard_key`] for the choice of a key, and [`pacing`] and [`statistics`], which
+//! several of them use.
 
 pub mod copy;
 pub mod pacing;

@@ -19,7 +19,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Compare the shard keys that suit what clients do; changes nothing.
+    /// Compare the shard keys that suit what clients do; leaves the collection as it is.
     Advise(advise::Args),
     /// Record the operations of clients, as advice on shard keys needs them.
     Record(record::Args),

@@ -21,8 +21,10 @@ use crate::values::{duration, share};
 
 /// The command's arguments.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Changes nothing. Reads a sample of the collection, at a pace that spares \
-                        clients, and what the source has of its operations.")]
+#[command(
+    after_help = "Leaves the collection as it is; --profile sets the profilers of shards, and restores them. Reads a sample of the collection, at a pace that spares \
+                        clients, and what the source has of its operations."
+)]
 pub struct Args {
     /// The cluster's router: mongodb://[user:password@]host:port[,…]/[?options].
     #[arg(long, value_name = "URI", hide_env_values = true)]

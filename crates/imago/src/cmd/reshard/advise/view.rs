@@ -60,7 +60,7 @@ pub fn text(advice: &Advice) -> String {
             text += &format!("\nin no key: {} ({reason})\n", field.field);
         }
     }
-    text + "\nnothing was changed\n"
+    text + "\nthe collection was not changed\n"
 }
 
 fn row(key: &KeyEffect) -> Vec<String> {
