@@ -379,3 +379,40 @@ fn candidates_begin_with_the_fields_of_conditions() {
     distinct.dedup();
     assert_eq!(distinct.len(), texts.len(), "none twice");
 }
+
+#[test]
+fn an_operation_that_several_shards_show_counts_once() {
+    let key = Key::new(vec![Part { field: 0, is_hashed: false }]).unwrap();
+    let documents = orders();
+    let layout = Layout::planned(&documents, key, 64, &Shares::equal(4).unwrap()).unwrap();
+    let find = |field: Field| Shape {
+        kind: Kind::Read,
+        conditions: vec![(field, Condition::Equal)],
+        sets: Vec::new(),
+        is_upsert: false,
+        is_opaque: false,
+    };
+    let mut workload = Workload::default();
+    let mut shown_at = Vec::new();
+    // By its state an order may be anywhere: all four shards show the find.
+    for shard in 0..4 {
+        workload.push(&find(1), &[value(2)], 5, None).unwrap();
+        shown_at.push(Some(shard));
+    }
+    // By its customer it is on one, and an entry of another shard is not explained by the key.
+    let nulls = nulls();
+    let mut of_customer = Workload::default();
+    of_customer.push(&find(0), &[value(77)], 5, None).unwrap();
+    let mut router = Router::new(&layout, &of_customer, rules(false), &nulls);
+    router.route(0, &of_customer.get(0));
+    let own = router.reached.iter().next().unwrap() as u16;
+    for shard in [own, (own + 1) % 4] {
+        workload.push(&find(0), &[value(77)], 5, None).unwrap();
+        shown_at.push(Some(shard));
+    }
+    let counted = count_once(&workload, &layout, rules(false), &nulls, &shown_at);
+    assert_eq!(counted, [Some(4), None, None, None, Some(1), Some(1)]);
+    let kept = workload.filtered(|index| counted[index]);
+    let documents: Vec<u32> = (0..kept.len()).map(|index| kept.get(index).documents).collect();
+    assert_eq!(documents, [20, 5, 5], "what one shard shows stands for what all returned");
+}
