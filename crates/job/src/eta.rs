@@ -4,7 +4,8 @@
 //! smoothed alike, so that the rate is right from the first interval on and a stall lowers it at once. There is no
 //! estimate before enough was observed, if the total is unknown or already exceeded, or after a long stall.
 //!
-//! The time that is left follows from the mean rate of the second half of what was observed since the counter first grew. Its 90 % interval follows from
+//! The time that is left follows from the mean rate of what was observed since the counter first grew, or, as far as chance does not explain
+//! its difference, of the second half of that. Its 90 % interval follows from
 //! - how much the rates of equal windows differ: a mean over few windows, past or future, is uncertain;
 //! - how much the second half differs from the whole: a rate that has changed may change again;
 //! - [`DRIFT`]: rates change also where they were steady so far, the more the longer the future is relative to the past.
@@ -132,10 +133,6 @@ impl Meter {
         if whole <= 0.0 || recent <= 0.0 {
             return None;
         }
-        let expected_ms = left / recent;
-        if expected_ms > ETA_MS_MAX {
-            return None;
-        }
         // The last window may be shorter than the others: it is left out.
         let step = (seen.len() - 1).div_ceil(WINDOWS);
         let ends: Vec<(u64, u64)> = seen.iter().copied().step_by(step).collect();
@@ -145,10 +142,17 @@ impl Meter {
         let squares = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>();
         // With few windows, their spread is itself uncertain.
         let spread = squares / (windows - 1.0).max(1.0) / mean.powi(2) * (1.0 + 2.0 / windows);
+        // Of a difference between the second half and the whole, that part counts by which chance does not explain it.
+        let change = (recent / whole).ln().powi(2);
+        let by_chance = CORRELATION * spread / windows;
+        let weight = if change > 0.0 { change / (change + by_chance) } else { 0.0 };
+        let expected_ms = left / (whole * (recent / whole).powf(weight));
+        if expected_ms > ETA_MS_MAX {
+            return None;
+        }
         let (passed_ms, window_ms) = ((at_ms - first.0) as f64, step as f64 * self.mark_ms as f64);
         let future = (expected_ms / window_ms).max(1.0);
         let chance = CORRELATION * spread * (2.0 / windows + 1.0 / future);
-        let change = (recent / whole).ln().powi(2);
         let drift = DRIFT.powi(2) * (expected_ms / passed_ms).min(1.0);
         let factor = (NORMAL_90 * (chance + change + drift).sqrt()).exp();
         Some(Interval::within(expected_ms, factor))

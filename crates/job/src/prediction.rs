@@ -26,6 +26,10 @@ pub const WIDENED_FROM: usize = 10;
 const WIDENING_MAX: f64 = 5.0;
 /// Limit on the predictions that one job keeps; further ones are not recorded.
 pub const PREDICTIONS_MAX: usize = 64;
+/// Number of earlier outcomes, the last ones, by which a model is corrected.
+const EARLIER_MAX: usize = 12;
+/// Quantile of the standard normal distribution for a 90 % interval.
+const NORMAL_90: f64 = 1.645;
 /// Least expected value of an interval: smaller ones have no meaningful ratio.
 const EXPECTED_MIN: f64 = 1e-6;
 
@@ -53,6 +57,23 @@ impl Interval {
     pub fn within(expected: f64, factor: f64) -> Self {
         let factor = factor.max(1.0);
         Self::new(expected / factor, expected, expected * factor)
+    }
+
+    /// Returns the interval of a value that a model expects to be `expected`, corrected by what came of the model before:
+    /// `earlier` are realized ÷ expected values, the last one last. Without any it is within `factor`. Each has the same weight as
+    /// the assumption that the model is right within `factor`, on a logarithmic scale.
+    #[must_use]
+    pub fn corrected(expected: f64, earlier: &[f64], factor: f64) -> Self {
+        let logs = earlier.iter().filter(|ratio| ratio.is_finite() && **ratio > 0.0);
+        let logs: Vec<f64> = logs.rev().take(EARLIER_MAX).map(|ratio| ratio.ln()).collect();
+        let weights = logs.len() as f64 + 1.0;
+        let mean = logs.iter().sum::<f64>() / weights;
+        let assumed = (factor.max(1.0).ln() / NORMAL_90).powi(2);
+        let squares = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() + mean.powi(2);
+        // The mean is as uncertain as so many values let it be.
+        let next = if logs.is_empty() { 1.0 } else { 1.0 + 1.0 / weights };
+        let deviation = ((assumed + squares) / weights * next).sqrt();
+        Self::within(expected * mean.exp(), (NORMAL_90 * deviation).exp())
     }
 
     /// Returns the interval of the sum of two values that are high or low together, as times of the same servers are.
@@ -192,6 +213,21 @@ mod tests {
 
     fn prediction(predicted: Interval, realized: Option<f64>) -> Prediction {
         Prediction { name: "copy_s".to_owned(), predicted, at_ms: 1_764_460_800_000, realized }
+    }
+
+    #[test]
+    fn a_model_that_was_wrong_before_is_corrected() {
+        let first = Interval::corrected(20.0, &[], 2.0);
+        assert!((first.low - 10.0).abs() < 1e-9 && (first.high - 40.0).abs() < 1e-9, "{first:?}");
+        let later = Interval::corrected(20.0, &[0.6, 0.62, 0.58, f64::NAN, 0.61], 2.0);
+        assert!((12.5..14.0).contains(&later.expected) && later.contains(12.0), "{later:?}");
+        assert!(later.high / later.low < first.high / first.low, "{later:?}");
+        let varied = Interval::corrected(20.0, &[0.4, 2.5, 0.5, 2.0], 2.0);
+        assert!(varied.high / varied.low > later.high / later.low, "{varied:?}");
+        // What was long ago does not count.
+        let changed: Vec<f64> = [[0.2; 12], [1.0; 12]].concat();
+        let changed = Interval::corrected(20.0, &changed, 2.0);
+        assert!((changed.expected - 20.0).abs() < 1e-9, "{changed:?}");
     }
 
     proptest! {

@@ -36,6 +36,8 @@ struct Buckets {
     documents: Option<Bucket>,
     bytes: Option<Bucket>,
     pace: Option<Bucket>,
+    /// Time at which a pace was set while there was none, in nanoseconds since the throttle was created.
+    paced_from_ns: u64,
     /// Time at which the pace last delayed a request, or was set, in nanoseconds since the throttle was created.
     pace_delayed_at_ns: u64,
     /// Size of batches of deferrable work while no pace is set.
@@ -60,6 +62,7 @@ impl Throttle {
             documents: bucket(limits.documents_s),
             bytes: bucket(limits.bytes_s),
             pace: None,
+            paced_from_ns: 0,
             pace_delayed_at_ns: 0,
             batch_size: BatchSize::default(),
         };
@@ -105,6 +108,9 @@ impl Throttle {
             }
             buckets.batch_size = BatchSize::default();
             buckets.pace_delayed_at_ns = now_ns;
+            if buckets.pace.is_none() {
+                buckets.paced_from_ns = now_ns;
+            }
             let burst = |rate_s| batch(BatchSize::default(), rate_s);
             change(&mut buckets.pace, bytes_s, burst, now_ns);
         }
@@ -125,6 +131,14 @@ impl Throttle {
     /// Returns true if deferrable work has a pace at present.
     pub fn is_paced(&self) -> bool {
         self.lock().pace.is_some()
+    }
+
+    /// Returns the time for which deferrable work has had a pace, without a break; `None` if it has none.
+    pub fn paced_for(&self) -> Option<Duration> {
+        let now_ns = self.now_ns();
+        let buckets = self.lock();
+        let ns = now_ns.saturating_sub(buckets.paced_from_ns);
+        buckets.pace.is_some().then(|| Duration::from_nanos(ns))
     }
 
     /// Returns true if there is a pace, and for more than a second no request has had to wait for it.

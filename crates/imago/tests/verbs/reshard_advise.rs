@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 use bson::oid::ObjectId;
 use bson::{Bson, Document, doc};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::pool::{self, Leased};
+use imago_testbed::process::{ProcessId, Signal};
 use imago_testbed::wait;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -92,7 +92,7 @@ impl Shop {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
         let words = ["reshard", "record", "--uri", &self.cluster.admin_uri(), "--ns", NS];
-        let more = [&["--out", out, "--listen", &listen, "--for", "4s"], more].concat();
+        let more = [&["--out", out, "--listen", &listen, "--for", "120s"], more].concat();
         let mut recorder = imago(self.folder.path(), &[&words[..], &more].concat());
         let mut recorder = recorder.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let uri = self.cluster.admin_uri();
@@ -100,6 +100,7 @@ impl Shop {
         let uri = format!("{start}{listen}{}", &rest[rest.find('/').unwrap()..]);
         let client = reached(&uri).await;
         work(&client).await;
+        ProcessId::of(recorder.id()).unwrap().signal(Signal::INT).unwrap();
         assert!(recorder.wait().unwrap().success());
     }
 }
@@ -235,6 +236,14 @@ async fn level(primary: &Endpoint) -> Document {
     primary.run("shop", doc! {"profile": -1}).await.unwrap()
 }
 
+/// Waits until the profilers of these servers are on.
+async fn profiled(primaries: &[Endpoint]) {
+    for primary in primaries {
+        let is_on = async || level(primary).await.get_i32("was").unwrap() == 1;
+        wait::until("the profiler is on", is_on).await;
+    }
+}
+
 async fn notes(shop: &Shop) -> u64 {
     let notes = shop.admin.client().database("imago").collection::<Document>("profilers");
     notes.count_documents(doc! {}).await.unwrap()
@@ -254,26 +263,22 @@ async fn profilers_are_restored_also_after_a_kill() {
     let words = ["reshard", "advise", "--uri", &uri, "--ns", NS, "--json", "--profile", "30s"];
     let mut killed = imago(shop.folder.path(), &words);
     let mut killed: Child = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    for primary in &primaries {
-        let is_on = async || level(primary).await.get_i32("was").unwrap() == 1;
-        wait::until("the profiler is on", is_on).await;
-    }
+    profiled(&primaries).await;
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert_eq!(notes(&shop).await, 2);
 
     let loading = tokio::spawn({
-        let client = shop.admin.clone();
+        let (client, primaries) = (shop.admin.clone(), primaries.clone());
         async move {
-            // The profiler is switched on meanwhile.
-            wait::lasts(Duration::from_secs(2)).await;
+            profiled(&primaries).await;
             work(&client, 10_000).await;
         }
     });
     let said = advise(
         shop.folder.path(),
         &uri,
-        &["--profile", "8s", "--profile-rate", "1", "--pace", "full"],
+        &["--profile", "10s", "--profile-rate", "1", "--pace", "full"],
     );
     loading.await.unwrap();
     let said = advice(&said);
@@ -291,10 +296,9 @@ async fn profilers_are_restored_also_after_a_kill() {
 
     // A profiler that was on before is read and not changed.
     primaries[0].run("shop", doc! {"profile": 2, "filter": "unset"}).await.unwrap();
-    let client = shop.admin.clone();
+    let (client, others) = (shop.admin.clone(), primaries[1..].to_vec());
     let loading = tokio::spawn(async move {
-        // The profiler is switched on meanwhile.
-        wait::lasts(Duration::from_secs(2)).await;
+        profiled(&others).await;
         work(&client, 20_000).await;
     });
     let said = advice(&advise(shop.folder.path(), &uri, &["--profile", "5s", "--pace", "full"]));

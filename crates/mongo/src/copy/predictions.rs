@@ -9,6 +9,7 @@
 use imago_job::clock::now_ms;
 use imago_job::journal::Journal;
 use imago_job::prediction::{Interval, Prediction, Quality};
+use imago_job::record::Record;
 use imago_job::run::Run;
 
 use super::CopyJob;
@@ -32,17 +33,19 @@ const BYTES_FACTOR: f64 = 1.05;
 /// Returns the factor by which intervals of [`COPY_S`] are widened, on a logarithmic scale: by what came of those of the
 /// other jobs in the journal.
 pub(super) async fn widening(journal: &MongoJournal) -> f64 {
-    let records = match journal.list().await {
-        Ok(records) => records,
-        Err(error) => {
-            tracing::debug!(%error, "earlier predictions are not known");
-            return 1.0;
-        }
-    };
+    let records = earlier(journal).await;
     let all: Vec<Prediction> = records.into_iter().flat_map(|record| record.predictions).collect();
     Quality::by_name(all.iter().filter(|one| one.name == COPY_S))
         .first()
         .map_or(1.0, |quality| quality.widening)
+}
+
+/// Returns the records of all jobs, the oldest first, or none if they cannot be read: predictions do without them.
+async fn earlier(journal: &MongoJournal) -> Vec<Record> {
+    journal.list().await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "earlier predictions are not known");
+        Vec::new()
+    })
 }
 
 impl CopyJob<'_> {
@@ -98,17 +101,30 @@ impl CopyJob<'_> {
     }
 }
 
-/// The least and the largest time of a reshard, as multiples of what its plan predicts for servers without other work.
-const RESHARD_TIMES: (f64, f64) = (0.7, 2.5);
+/// Factor by which a plan may be wrong about the time of a reshard, where none has been made yet.
+const RESHARD_FACTOR: f64 = 2.0;
 
-/// Records how long a reshard is expected to take, by its plan: `predicted_s` without load from clients, and `paced_s` at the
-/// least pace, both in seconds. A later process of a job does not begin from the start, and records nothing.
-pub(crate) fn predict_reshard(run: &Run, predicted_s: f64, paced_s: Option<f64>) {
-    if run.epoch() == 1 {
-        let (low, high) = RESHARD_TIMES;
-        let high = paced_s.unwrap_or(0.0).max(high * predicted_s);
-        run.predict(RESHARD_S, Interval::new(low * predicted_s, predicted_s, high), now_ms());
+/// Records how long a reshard is expected to take, by its plan and by what came of the plans of the cluster's earlier ones, which
+/// `planned_s` returns of their records: `predicted_s` without load from clients, and `paced_s` at the least pace, all in seconds. A
+/// later process of a job does not begin from the start, and records nothing.
+pub(crate) async fn predict_reshard(
+    run: &Run,
+    journal: &MongoJournal,
+    (predicted_s, paced_s): (f64, Option<f64>),
+    planned_s: impl Fn(&Record) -> Option<f64>,
+) {
+    if run.epoch() > 1 {
+        return;
     }
+    let records = earlier(journal).await;
+    let came = |record: &Record| {
+        let took = record.predictions.iter().find(|one| one.name == RESHARD_S)?.realized?;
+        Some(took / planned_s(record)?)
+    };
+    let ratios: Vec<f64> = records.iter().filter_map(came).collect();
+    let time = Interval::corrected(predicted_s, &ratios, RESHARD_FACTOR);
+    let high = paced_s.unwrap_or(0.0).max(time.high);
+    run.predict(RESHARD_S, Interval::new(time.low, time.expected, high), now_ms());
 }
 
 /// Records that the work of a job is done whose end was predicted.

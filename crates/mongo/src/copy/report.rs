@@ -7,7 +7,7 @@ use imago_job::event::{Flow, Progress};
 use imago_job::prediction::Interval;
 
 use super::follow::CAUGHT_UP_MS;
-use super::forecast::{self, Phase, Work};
+use super::forecast::{self, Phase, Spared, Work};
 use super::{CopyJob, KIND};
 use crate::replicate::route::{Reader, Route};
 
@@ -79,13 +79,14 @@ impl CopyProgress {
     }
 
     /// Returns the time until the work is done, in seconds; `None` if it cannot be estimated, or if the job follows the
-    /// source without an end. `done` is the number of bytes copied, and `lag_ms` the lag of the applied changes, in
-    /// milliseconds.
+    /// source without an end. `done` is the number of bytes copied, `lag_ms` the lag of the applied changes, in
+    /// milliseconds, and `paced_for` the time for which the bulk has spared clients.
     fn left_s(
         &self,
         done: u64,
         (is_copied, is_indexed): (bool, bool),
         lag_ms: u64,
+        paced_for: Option<Duration>,
     ) -> Option<Interval> {
         let passed_s = |since: Instant| since.elapsed().as_secs_f64();
         let phase = match (self.compare_began, self.index_began) {
@@ -100,7 +101,9 @@ impl CopyProgress {
             _ => Phase::CatchUp,
         };
         let compared_s = self.compares.then_some(self.copied_for.as_secs_f64());
-        forecast::left_s(phase, Work { entries: self.entries, lag_ms, compared_s })
+        let left_bytes = self.total.1.saturating_sub(done);
+        let spared = paced_for.map(|time| Spared { for_s: time.as_secs_f64(), left_bytes });
+        forecast::left_s(phase, Work { entries: self.entries, lag_ms, compared_s, spared })
     }
 
     /// Returns true if the next report is due.
@@ -137,7 +140,12 @@ impl CopyJob<'_> {
             self.realize_end();
         }
         let phases = (is_copied, self.state.is_indexed);
-        let left = self.progress.left_s(done.1, phases, progress.behind_ms);
+        let left = self.progress.left_s(
+            done.1,
+            phases,
+            progress.behind_ms,
+            self.run.control().throttle().paced_for(),
+        );
         let left = left.map(|left| left.widened(self.progress.widening));
         self.predict_end(done.1, left);
         let mut obstacles = Vec::new();

@@ -198,7 +198,10 @@ async fn work(cluster: &Endpoint, run: &Run, options: &Options) -> Result<Outcom
     if spec.engine == Engine::Native {
         return native::work(cluster, run, &spec).await;
     }
-    copy::predict_reshard(run, spec.reshard.predicted_s, spec.reshard.paced_s);
+    let planned = (spec.reshard.predicted_s, spec.reshard.paced_s);
+    let planned_s = |earlier: &Record| Some(Spec::of(earlier).ok()?.reshard.predicted_s);
+    let journal = MongoJournal::new(cluster.clone());
+    copy::predict_reshard(run, &journal, planned, planned_s).await;
     let mut state = copy::state_of(run.record())?;
     if let Some(late_writes) = conclude_earlier_rename(cluster, run, &spec, &mut state).await? {
         return finish(cluster, run, &spec, began, 0, Err(late_writes)).await;

@@ -134,7 +134,8 @@ async fn record_until(
     control: &Control,
 ) -> Result<(Entries, bool)> {
     let switched = profilers.iter_mut().map(|profiler| profiler.switch_on(rate, recording));
-    try_join_all(switched).await?;
+    // All of them end, also if one fails: a note that is on its way would be there after the others were deleted.
+    join_all(switched).await.into_iter().collect::<Result<()>>()?;
     let started = Instant::now();
     let mut entries = Vec::new();
     let mut is_last = false;
@@ -372,8 +373,9 @@ impl Profiler {
             note.insert("filter", binary(bytes_of(theirs)?));
         }
         let inserted = self.notes.insert_one(note.clone()).into_future();
-        noted("keeping the settings of a profiler", inserted).await?;
+        // A failure may leave the note there.
         self.note = Some(note);
+        noted("keeping the settings of a profiler", inserted).await?;
         self.server.run("setting", doc! {"profile": 1, "filter": filter}).await?;
         Ok(())
     }
