@@ -11,7 +11,7 @@ pub enum Error {
     #[error("{0}")]
     Size(String),
     /// The clusters could not be started.
-    #[error("the benchmark's clusters cannot be started: {0}")]
+    #[error("a testbed cannot be started: {0}")]
     Testbed(#[from] imago_testbed::Error),
     /// Network namespaces cannot be created: the machine or the rights of the user do not allow it.
     #[error("no network of namespaces can be built here: {0}")]

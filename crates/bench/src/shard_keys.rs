@@ -3,18 +3,17 @@
 //!
 //! Five loads are recorded by `imago reshard record` while the collection has its first key. Then the collection is changed to one
 //! key after another by `imago reshard run`: before each change its key is judged by each of the recordings, and after it each load
-//! runs again. Documents that a load inserted are deleted behind it, so that all find the same ones. Operations at shards are those that the servers count for the collection (`$collStats`, `latencyStats`); processor time is
-//! that of the shards' processes. Where the program `mongos` is missing, shards carry its work in turns, which is in their
-//! processor time.
+//! runs again. Documents that a load inserted are deleted behind it, so that all find the same ones. What the shards received, and how
+//! long they worked, is counted as [`crate::shard_work`] does, without the work of idle servers.
 
 mod loads;
+mod profiler;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
-use futures_util::TryStreamExt as _;
 use imago_mongo::namespace::Namespace;
 use imago_mongo::reshard::advise::{Advice, KeyEffect};
 use imago_mongo::server::endpoint::Endpoint;
@@ -24,10 +23,12 @@ use serde::Serialize;
 
 use crate::Header;
 use crate::error::{Error, Result};
-use crate::process::{Measured, cpu_s};
+use crate::process::Measured;
+use crate::shard_work::ShardWork;
 use crate::statistics::Figure;
 use crate::subject::{Commands, Ends, Subject};
 use loads::{LOADS, Load, fill};
+pub use profiler::ProfilerCost;
 
 /// Number of shards, of one member each.
 const SHARDS: u32 = 3;
@@ -58,6 +59,8 @@ pub struct Size {
     pub operations: u64,
     /// Number of keys, of ten.
     pub keys: usize,
+    /// True if the cost of profilers is measured.
+    pub has_profiler: bool,
 }
 
 /// The measurements.
@@ -74,6 +77,8 @@ pub struct Report {
     pub ratio_error_percent: Figure,
     /// For each load, the rank of the best key by measurement among those that were judged; 1 is the first.
     pub rank_of_best: BTreeMap<&'static str, usize>,
+    /// The cost of a recording by profilers to clients; `None` if it was not measured.
+    pub profiler: Option<ProfilerCost>,
     /// Each load with each key.
     pub cells: Vec<Cell>,
 }
@@ -98,7 +103,7 @@ pub struct Cell {
 /// The cluster of the benchmark.
 struct Bench<'a> {
     cluster: Cluster,
-    shards: Vec<Endpoint>,
+    work: ShardWork,
     ns: Namespace,
     commands: &'a Commands,
     size: Size,
@@ -116,6 +121,12 @@ pub async fn run(
 ) -> Result<Report> {
     let bench = Bench::start(size, commands).await?;
     let keys = &KEYS[..size.keys];
+    let profiler = if size.has_profiler {
+        say("the cost of profilers, in turns");
+        Some(Box::pin(bench.profiler_cost()).await?)
+    } else {
+        None
+    };
     let mut recordings = Vec::new();
     for load in &LOADS {
         say(&format!("recording {}", load.name));
@@ -144,6 +155,7 @@ pub async fn run(
         reach_error_points: Figure::of(cells.iter().map(points)),
         ratio_error_percent: Figure::of(ratio_errors(&cells).into_iter()),
         rank_of_best: ranks(&cells),
+        profiler,
         cells,
     })
 }
@@ -188,18 +200,9 @@ impl<'a> Bench<'a> {
         router.run("admin", doc! {"balancerStop": 1}).await?;
         let ns = Namespace::new("bench", "reviews");
         fill(&router, &ns, size.documents, FIRST).await?;
-        let mut shards = Vec::new();
-        let credentials = cluster.credentials().ok_or_else(|| Error::Wrong("no users".into()))?;
-        let admin = &credentials.admin;
-        for shard in 1..=SHARDS {
-            let name = format!("{}-s{shard}", cluster.name());
-            let seed = cluster.seed(&name).ok_or_else(|| Error::Wrong(format!("no {name}")))?;
-            let hosts = seed.split_once('/').map_or(seed.as_str(), |(_, hosts)| hosts);
-            let login = format!("{}:{}", admin.name, admin.password);
-            let uri = format!("mongodb://{login}@{hosts}/?replicaSet={name}&authSource=admin");
-            shards.push(Endpoint::connect(&uri, "shard").await?);
-        }
-        Ok(Self { cluster, shards, ns, commands, size })
+        let mut work = ShardWork::connect(&cluster).await?;
+        work.rest().await?;
+        Ok(Self { cluster, work, ns, commands, size })
     }
 
     fn ends(&self) -> Ends {
@@ -261,58 +264,20 @@ impl<'a> Bench<'a> {
         // The router learns where chunks are.
         let documents = client.database(&self.ns.db).collection::<Document>(&self.ns.coll);
         documents.find_one(doc! {}).await.map_err(|cause| Error::Wrong(cause.to_string()))?;
-        let before = (self.received().await?, self.cpu_us()?);
+        let before = self.work.snapshot(&self.ns).await?;
         load.run(&client, &self.ns, self.size, 1).await?;
-        let after = (self.received().await?, self.cpu_us()?);
+        let after = self.work.snapshot(&self.ns).await?;
         load.clean(&client, &self.ns, self.size).await?;
         let operations = self.size.operations as f64;
-        let used =
-            after.1.iter().zip(&before.1).map(|(after, before)| (after - before) / operations);
         let requests: u64 = effect.requests.iter().sum();
         Ok(Cell {
             load: load.name,
             key: key.to_owned(),
             predicted_shards: requests as f64 / advice.operations.max(1) as f64,
-            measured_shards: (after.0 - before.0) as f64 / operations,
+            measured_shards: after.received_since(&before) as f64 / operations,
             predicted_busiest_us: 1e6 / effect.throughput.max(f64::MIN_POSITIVE),
-            measured_busiest_us: used.fold(0.0, f64::max),
+            measured_busiest_us: self.work.busiest_us(&before, &after, self.size.operations),
         })
-    }
-
-    /// Returns the number of operations on the collection that the shards have counted.
-    async fn received(&self) -> Result<u64> {
-        let mut received = 0;
-        for shard in &self.shards {
-            let documents = shard.client().database(&self.ns.db);
-            let documents = documents.collection::<Document>(&self.ns.coll);
-            let stats = documents.aggregate(vec![doc! {"$collStats": {"latencyStats": {}}}]);
-            let stats: mongodb::error::Result<Vec<Document>> =
-                async { stats.await?.try_collect().await }.await;
-            // A shard without chunks has no collection.
-            for stats in stats.unwrap_or_default() {
-                let of = stats.get_document("latencyStats").cloned().unwrap_or_default();
-                for kind in ["reads", "writes"] {
-                    let count = of.get_document(kind).and_then(|kind| kind.get_i64("ops"));
-                    received += count.unwrap_or(0).unsigned_abs();
-                }
-            }
-        }
-        Ok(received)
-    }
-
-    /// Returns the processor time of each shard so far, in µs.
-    fn cpu_us(&self) -> Result<Vec<f64>> {
-        let mut used = Vec::new();
-        for node in self.cluster.nodes() {
-            let is_shard =
-                (1..=SHARDS).any(|n| node.set == format!("{}-s{n}", self.cluster.name()));
-            if is_shard {
-                let cpu = node.process.and_then(|process| cpu_s(process.pid));
-                let cpu = cpu.ok_or_else(|| Error::Wrong(format!("{} is down", node.name)))?;
-                used.push(cpu * 1e6);
-            }
-        }
-        Ok(used)
     }
 }
 

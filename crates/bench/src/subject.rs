@@ -56,6 +56,8 @@ pub enum Subject {
         /// Keys to judge, as extended JSON.
         keys: Vec<String>,
     },
+    /// Records operations by the shards' profilers for a minute, or until it is interrupted, and judges shard keys.
+    ProfileOperations,
     /// Plans and executes a change to a shard key, at full pace, without a comparison of the documents.
     ReshardTo {
         /// The new key, as extended JSON.

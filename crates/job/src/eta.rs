@@ -7,7 +7,7 @@
 //! The time that is left follows from the mean rate of what was observed since the counter first grew, or, as far as chance does not explain
 //! its difference, of the second half of that. Its 90 % interval follows from
 //! - how much the rates of equal windows differ: a mean over few windows, past or future, is uncertain;
-//! - how much the second half differs from the whole: a rate that has changed may change again;
+//! - how much the second half differs from the whole, as far as chance does not explain it: a rate that has changed may change again;
 //! - [`DRIFT`]: rates change also where they were steady so far, the more the longer the future is relative to the past.
 
 use crate::prediction::Interval;
@@ -154,7 +154,7 @@ impl Meter {
         let future = (expected_ms / window_ms).max(1.0);
         let chance = CORRELATION * spread * (2.0 / windows + 1.0 / future);
         let drift = DRIFT.powi(2) * (expected_ms / passed_ms).min(1.0);
-        let factor = (NORMAL_90 * (chance + change + drift).sqrt()).exp();
+        let factor = (NORMAL_90 * (chance + weight * change + drift).sqrt()).exp();
         Some(Interval::within(expected_ms, factor))
     }
 }

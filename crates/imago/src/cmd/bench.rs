@@ -150,8 +150,13 @@ async fn measure(benchmark: &Benchmark, context: &Context) -> Result<Value, Fail
         }
         Benchmark::ShardKeys(asked) => {
             let &ShardKeys { documents, operations, quick } = asked;
-            let size = shard_keys::Size { documents, operations, keys: 10 };
-            let quickest = shard_keys::Size { documents: 2_000, operations: 400, keys: 2 };
+            let size = shard_keys::Size { documents, operations, keys: 10, has_profiler: true };
+            let quickest = shard_keys::Size {
+                documents: 2_000,
+                operations: 400,
+                keys: 2,
+                has_profiler: false,
+            };
             let size = if quick { quickest } else { size };
             json!(shard_keys::run(size, &commands, &|step| eprintln!("{step}")).await?)
         }

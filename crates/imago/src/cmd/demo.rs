@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 
 mod adapt;
+mod keys;
 mod load;
 mod migration;
 mod provision;
@@ -27,6 +28,8 @@ pub struct Args {
 enum Scene {
     /// Watch the shard key of a busy collection change under its clients.
     Reshard(reshard::Args),
+    /// Watch a collection get the shard key that suits its clients: recorded, judged, changed, and measured.
+    Keys(keys::Args),
     /// Watch a store choose its own design while a hotspot moves, beside the same store without.
     Adapt(adapt::Args),
     /// Predict how long a chained job takes on one, two and four shards, and measure it.
@@ -46,6 +49,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let work = async {
         match &args.scene {
             Some(Scene::Reshard(args)) => reshard::run(args, context).await,
+            Some(Scene::Keys(args)) => keys::run(args, context).await,
             Some(Scene::Adapt(args)) => adapt::run(args, context).await,
             Some(Scene::Store(args)) => store::run(args, context).await,
             Some(Scene::Provision(args)) => provision::run(args, context).await,

@@ -6,6 +6,7 @@ use crate::exit::Failure;
 mod advise;
 pub mod plan;
 mod record;
+mod report;
 mod revert;
 pub mod run;
 pub mod speed;
@@ -23,6 +24,8 @@ enum Action {
     Advise(advise::Args),
     /// Record the operations of clients, as advice on shard keys needs them.
     Record(record::Args),
+    /// Compare what advice predicted of a change of the shard key with what clients do after it.
+    Report(report::Args),
     /// Show which data a change would move, how long it would take and what prevents it; writes
     /// nothing.
     Plan(plan::Args),
@@ -39,6 +42,7 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     match args.action {
         Action::Advise(args) => advise::run(args, context).await,
         Action::Record(args) => record::run(args, context).await,
+        Action::Report(args) => report::run(args, context).await,
         Action::Plan(args) => plan::run(args, context).await,
         Action::Run(args) => run::run(args, context).await,
         Action::Resume(args) => run::resume(args, context).await,

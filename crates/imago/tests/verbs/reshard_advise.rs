@@ -23,9 +23,20 @@ fn imago(folder: &Path, words: &[&str]) -> Command {
     command
 }
 
-fn advise(folder: &Path, uri: &str, more: &[&str]) -> Output {
+/// Starts `imago reshard advise`.
+fn advising(folder: &Path, uri: &str, more: &[&str]) -> Child {
     let words = ["reshard", "advise", "--uri", uri, "--ns", NS, "--json"];
-    imago(folder, &[&words[..], more].concat()).output().unwrap()
+    let mut command = imago(folder, &[&words[..], more].concat());
+    // A trial starts servers.
+    for name in ["HOME", "PATH", "IMAGO_MONGOD"] {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    command.env("TMPDIR", pool::folder().unwrap_or_else(std::env::temp_dir));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn advise(folder: &Path, uri: &str, more: &[&str]) -> Output {
+    advising(folder, uri, more).wait_with_output().unwrap()
 }
 
 fn json(bytes: &[u8]) -> Value {
@@ -92,7 +103,7 @@ impl Shop {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
         let words = ["reshard", "record", "--uri", &self.cluster.admin_uri(), "--ns", NS];
-        let more = [&["--out", out, "--listen", &listen, "--for", "120s"], more].concat();
+        let more = [&["--out", out, "--listen", &listen], more].concat();
         let mut recorder = imago(self.folder.path(), &[&words[..], &more].concat());
         let mut recorder = recorder.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let uri = self.cluster.admin_uri();
@@ -245,8 +256,12 @@ async fn profiled(primaries: &[Endpoint]) {
 }
 
 async fn notes(shop: &Shop) -> u64 {
+    noted(shop, doc! {}).await
+}
+
+async fn noted(shop: &Shop, which: Document) -> u64 {
     let notes = shop.admin.client().database("imago").collection::<Document>("profilers");
-    notes.count_documents(doc! {}).await.unwrap()
+    notes.count_documents(which).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -268,19 +283,15 @@ async fn profilers_are_restored_also_after_a_kill() {
     killed.wait().unwrap();
     assert_eq!(notes(&shop).await, 2);
 
-    let loading = tokio::spawn({
-        let (client, primaries) = (shop.admin.clone(), primaries.clone());
-        async move {
-            profiled(&primaries).await;
-            work(&client, 10_000).await;
-        }
-    });
-    let said = advise(
-        shop.folder.path(),
-        &uri,
-        &["--profile", "10s", "--profile-rate", "1", "--pace", "full"],
-    );
-    loading.await.unwrap();
+    let more = ["--profile", "10s", "--profile-rate", "1", "--pace", "full"];
+    let running = advising(shop.folder.path(), &uri, &more);
+    // Until then the settings of the process that was killed are there.
+    let pid = format!("/{}$", running.id());
+    let by = doc! {"process": {"$regex": pid}};
+    wait::until("both are restored", async || noted(&shop, by.clone()).await == 2).await;
+    profiled(&primaries).await;
+    work(&shop.admin, 10_000).await;
+    let said = running.wait_with_output().unwrap();
     let said = advice(&said);
     assert_eq!(notes(&shop).await, 0);
     let after = level(&primaries[0]).await;
@@ -296,13 +307,10 @@ async fn profilers_are_restored_also_after_a_kill() {
 
     // A profiler that was on before is read and not changed.
     primaries[0].run("shop", doc! {"profile": 2, "filter": "unset"}).await.unwrap();
-    let (client, others) = (shop.admin.clone(), primaries[1..].to_vec());
-    let loading = tokio::spawn(async move {
-        profiled(&others).await;
-        work(&client, 20_000).await;
-    });
-    let said = advice(&advise(shop.folder.path(), &uri, &["--profile", "5s", "--pace", "full"]));
-    loading.await.unwrap();
+    let running = advising(shop.folder.path(), &uri, &["--profile", "5s", "--pace", "full"]);
+    profiled(&primaries[1..]).await;
+    work(&shop.admin, 20_000).await;
+    let said = advice(&running.wait_with_output().unwrap());
     assert!(said["source"]["notes"].to_string().contains("was left as it was"), "{said}");
     assert_eq!(level(&primaries[0]).await.get_i32("was").unwrap(), 2);
     primaries[0].run("shop", doc! {"profile": 0}).await.unwrap();
@@ -353,6 +361,68 @@ async fn logs_tell_slow_operations_and_bad_input_is_refused() {
         assert!(errors.contains(what), "{more:?}: {errors}");
     }
     assert_eq!(notes(&shop).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_tried_out_before_and_reported_beside_its_advice() {
+    let shop = Shop::open().await;
+    shop.cluster.end_with_this_test();
+    let folder = shop.folder.path();
+    let uri = shop.cluster.admin_uri();
+    shop.recorded("before.bson", &[], async |client| work(client, 10_000).await).await;
+    let tried =
+        advise(folder, &uri, &["--recording", "before.bson", "--pace", "full", "--confirm"]);
+    let before = advice(&tried);
+    let confirmed = &before["confirmed"];
+    assert_eq!(confirmed["operations"], READS + INSERTS + UPDATES + 2, "{confirmed}");
+    assert_eq!(confirmed["documents"], 4_000 + INSERTS, "{confirmed}");
+    let keys = confirmed["keys"].as_array().unwrap();
+    assert_eq!(keys.len(), 3, "the present key and two: {confirmed}");
+    for key in keys {
+        let (predicted, measured) = (&key["predicted_shards"], &key["measured_shards"]);
+        let off = predicted.as_f64().unwrap() - measured.as_f64().unwrap();
+        assert!(off.abs() < 0.1, "{confirmed}");
+        assert_eq!(key["refused"], 0, "{confirmed}");
+    }
+    assert_eq!(keys[1]["key"], before["advised"], "{confirmed}");
+    std::fs::write(shop.path("advice.json"), &tried.stdout).unwrap();
+
+    let key = before["advised"].as_str().unwrap();
+    let changing = ["reshard", "run", "--uri", &uri, "--ns", NS, "--key", key, "--json"];
+    let changed = imago(folder, &changing).args(["--pace", "full"]).output().unwrap();
+    assert!(changed.status.success(), "{changed:?}");
+    let job = json(&changed.stdout)["job"].as_str().unwrap().to_owned();
+    shop.recorded("after.bson", &[], async |client| work(client, 20_000).await).await;
+    let report = |advice: &str| {
+        let words = ["reshard", "report", &job, "--uri", &uri, "--advice", advice, "--json"];
+        let source = ["--recording", "after.bson", "--pace", "full"];
+        imago(folder, &words).args(source).output().unwrap()
+    };
+    let reported = advice(&report("advice.json"));
+    assert_eq!((&reported["key"], &reported["ns"]), (&before["advised"], &NS.into()));
+    let (predicted, now) = (&reported["predicted"], &reported["now"]);
+    for share in ["reads_by_one", "writes_by_one", "busiest"] {
+        let off = predicted[share].as_f64().unwrap() - now[share].as_f64().unwrap();
+        assert!(off.abs() < 0.1, "{share}: {reported}");
+    }
+    assert!(reported["before"]["reads_by_one"].as_f64() < Some(0.1), "{reported}");
+    let (predicted, now) = (&reported["predicted_ratio"], &reported["ratio_now"]);
+    let ratio = now.as_f64().unwrap() / predicted.as_f64().unwrap();
+    assert!((0.7..1.4).contains(&ratio), "{reported}");
+
+    // Advice of after the change says nothing of it, and a recording is no advice.
+    std::fs::write(shop.path("later.json"), {
+        advise(folder, &uri, &["--recording", "after.bson", "--pace", "full"]).stdout
+    })
+    .unwrap();
+    for (file, what) in
+        [("later.json", "while the collection had"), ("after.bson", "holds no advice")]
+    {
+        let refused = report(file);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+        let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(errors.contains(what), "{errors}");
+    }
 }
 
 #[test]

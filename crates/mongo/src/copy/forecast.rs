@@ -17,14 +17,14 @@ const INDEX_FACTOR: f64 = 2.0;
 /// Time that the build of indexes takes besides its entries, in seconds: its agreement with the other members.
 const INDEX_FIXED_S: f64 = 0.05;
 /// Least, expected and largest time of catching up without a lag, in seconds.
-const CATCH_UP_S: (f64, f64, f64) = (0.05, 0.15, 2.0);
+const CATCH_UP_S: (f64, f64, f64) = (0.05, 0.15, 1.0);
 /// Largest time of catching up, as a multiple of the lag.
 const LAG_TIMES: f64 = 2.0;
 
 /// Time of comparing all documents, as a share of the bulk's time.
 const COMPARE_SHARE: f64 = 0.45;
 /// Factor by which the estimated time of a comparison may be wrong either way.
-const COMPARE_FACTOR: f64 = 3.0;
+const COMPARE_FACTOR: f64 = 2.0;
 /// Time of a comparison and commit besides the documents, in seconds.
 const COMMIT_S: f64 = 0.3;
 

@@ -14,11 +14,13 @@ mod fields;
 mod judge;
 mod log_file;
 mod operation;
+mod outcome;
 mod positions;
 mod predicate;
 mod profile;
 mod recorder;
 mod recording;
+mod replay;
 mod sampled_queries;
 mod source;
 
@@ -40,12 +42,15 @@ use crate::server::shard_key::{Key, is_hashed};
 
 pub use advice::{Advice, Change, Ignored, KeyEffect, Shares};
 pub use fields::FieldFacts;
+pub use outcome::{ClientEffect, KeyChange, KeyOutcome};
 pub use recorder::{Pending, Recorder};
+pub use replay::Replay;
 pub use source::SourceFacts;
 
 use encode::{Encoded, encode};
 use fields::FieldSample;
 use judge::Inputs;
+use operation::Operation;
 use source::Source;
 
 /// Processor time of the parts of an operation on one shard, where it is not given: of MongoDB 6.0 with documents of 1 KB
@@ -56,7 +61,7 @@ const PLANNED: usize = 2;
 
 /// Where the operations come from.
 #[derive(Clone, Debug)]
-pub enum From {
+pub enum Origin {
     /// Logs of the cluster's servers, in which slow operations are written as JSON lines.
     Logs(Vec<PathBuf>),
     /// A file of [`Recorder`].
@@ -78,7 +83,7 @@ pub struct Request {
     /// Full name of the collection.
     pub ns: Namespace,
     /// Where operations come from.
-    pub from: From,
+    pub from: Origin,
     /// Name of this process, as `host/1234`.
     pub process: String,
     /// Keys to judge in any case, as extended JSON.
@@ -98,6 +103,39 @@ pub struct Request {
 /// the source has no operation on it.
 #[crate::boxed]
 pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) -> Result<Advice> {
+    Ok(advised(cluster, request, control, false).await?.0)
+}
+
+/// What a trial of advice on a copy of a sample needs.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Judgement of the same operations with every key on as many chunks as a plan of a change makes, also the present one.
+    pub advice: Advice,
+    /// The sample and the commands.
+    pub replay: Replay,
+}
+
+/// Judges keys as [`advise`] does, and returns what a trial of them needs as well.
+///
+/// # Errors
+/// Those of [`advise`]; precondition for a source with operations of too many forms.
+#[crate::boxed]
+pub async fn advise_for_trial(
+    cluster: &Endpoint,
+    request: &Request,
+    control: &Control,
+) -> Result<(Advice, Trial)> {
+    let (advice, trial) = advised(cluster, request, control, true).await?;
+    Ok((advice, trial.expect("a trial was requested")))
+}
+
+#[crate::boxed]
+async fn advised(
+    cluster: &Endpoint,
+    request: &Request,
+    control: &Control,
+    has_trial: bool,
+) -> Result<(Advice, Option<Trial>)> {
     let named: Vec<Key> = request.keys.iter().map(|key| Key::parse(key)).collect::<Result<_>>()?;
     let of = Handle::new(cluster.clone(), request.ns.clone());
     let survey = survey(&of).await?;
@@ -113,12 +151,12 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
         }
     }
     let mut source: Box<dyn Source> = match &request.from {
-        From::Logs(paths) => Box::new(log_file::Logs::open(paths, &request.ns)?),
-        From::Recording(path) => Box::new(recording::Recording::open(path, &request.ns)?),
-        From::SampledQueries => {
+        Origin::Logs(paths) => Box::new(log_file::Logs::open(paths, &request.ns)?),
+        Origin::Recording(path) => Box::new(recording::Recording::open(path, &request.ns)?),
+        Origin::SampledQueries => {
             Box::new(sampled_queries::Sampled::read(cluster, &request.ns).await?)
         }
-        From::Profilers { within, rate } => {
+        Origin::Profilers { within, rate } => {
             let process = &request.process;
             let recording =
                 profile::Recording { ns: &request.ns, within: *within, rate: *rate, process };
@@ -154,7 +192,8 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
         sample: &sample,
     };
     let forms_left_out = encoded.forms_left_out;
-    let (workload, ignored) = once_each(encoded, &inputs, &old)?;
+    let received = received(&encoded.shards, survey.shards.len());
+    let Judgeable { workload, ignored, is_kept } = once_each(encoded, &inputs, &old)?;
     if workload.is_empty() {
         return Err(Error::precondition(
             format!("no operation of {} can be judged", source.facts().source),
@@ -164,6 +203,7 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
     inputs.workload = &workload;
     let mut advice = judged(&inputs, &old, &named, request)?;
     advice.source = source.facts();
+    advice.received = received;
     if forms_left_out > 0 {
         advice.source.notes.push(format!(
             "{forms_left_out} operations have a form of which only the kind counts: there are too many"
@@ -181,7 +221,40 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
             }
         }
     }
-    Ok(advice)
+    if !has_trial {
+        return Ok((advice, None));
+    }
+    if forms_left_out > 0 {
+        return Err(Error::precondition(
+            "operations of so many forms cannot be replayed",
+            "leave out --confirm, or record for a shorter time",
+        ));
+    }
+    let open = (0..inputs.shares.servers()).filter(|shard| inputs.shares.is_open(*shard)).count();
+    let even = Request { shards: u16::try_from(open).ok(), ..request.clone() };
+    let judged = judged(&inputs, &old, &named, &even)?;
+    let operations = kept_operations(&mut *source, &is_kept)?;
+    let indexes = &survey.definition.indexes;
+    let replay = Replay::of(cluster, &request.ns, indexes, &operations).await?;
+    Ok((advice, Some(Trial { advice: judged, replay })))
+}
+
+/// Returns the operations of a source that are judged, in their order: at most as many as are replayed, at equal distances.
+fn kept_operations(source: &mut dyn Source, is_kept: &[bool]) -> Result<Vec<Operation>> {
+    let kept = is_kept.iter().filter(|is_kept| **is_kept).count();
+    let step = kept.div_ceil(replay::OPERATIONS_MAX).max(1);
+    let (mut at, mut taken, mut operations) = (0, 0, Vec::new());
+    source.read(&mut |observed| {
+        if is_kept.get(at).copied().unwrap_or(false) {
+            if taken % step == 0 {
+                operations.push(observed.operation.clone());
+            }
+            taken += 1;
+        }
+        at += 1;
+        Ok(())
+    })?;
+    Ok(operations)
 }
 
 fn present_pattern(survey: &Survey) -> Document {
@@ -235,20 +308,37 @@ fn chunks(survey: &Survey, shards: usize) -> usize {
     wanted.chunks
 }
 
-/// The operations that are judged, and the number of those with each kind of condition that chooses no shards.
-type Judgeable = (Workload, Vec<(&'static str, u64)>);
+/// The operations that are judged.
+struct Judgeable {
+    workload: Workload,
+    /// Number of those with each kind of condition that chooses no shards.
+    ignored: Vec<(&'static str, u64)>,
+    /// For each operation of the source, true if it is among them.
+    is_kept: Vec<bool>,
+}
 
 /// Returns the operations of a source, each of them once: shards show an operation at each that executed it.
 fn once_each(encoded: Encoded, inputs: &Inputs<'_>, old: &Key) -> Result<Judgeable> {
     let Encoded { workload, shards, ignored, .. } = encoded;
     if shards.iter().all(Option::is_none) {
-        return Ok((workload, encode::ignored(ignored.into_iter())));
+        let is_kept = vec![true; ignored.len()];
+        return Ok(Judgeable { workload, ignored: encode::ignored(ignored.into_iter()), is_kept });
     }
     let (layout, rules) = (inputs.present(old)?, inputs.present_rules(old));
     let counted = shard_key::count_once(&workload, &layout, rules, &inputs.nulls, &shards);
     let kept = ignored.into_iter().zip(&counted).filter(|(_, counted)| counted.is_some());
     let ignored = encode::ignored(kept.map(|(bits, _)| bits));
-    Ok((workload.filtered(|index| counted[index]), ignored))
+    let is_kept = counted.iter().map(Option::is_some).collect();
+    Ok(Judgeable { workload: workload.filtered(|index| counted[index]), ignored, is_kept })
+}
+
+/// Returns the number of operations that each of the `present` shards showed; `None` if an operation's shard is unknown.
+fn received(shown: &[Option<u16>], present: usize) -> Option<Vec<u64>> {
+    let mut received = vec![0; present];
+    for shard in shown {
+        *received.get_mut(usize::from((*shard)?))? += 1;
+    }
+    Some(received)
 }
 
 /// Judges all keys, and returns the report without the facts about the source.
@@ -325,6 +415,7 @@ fn judged(inputs: &Inputs<'_>, old: &Key, named: &[Key], request: &Request) -> R
             notes: Vec::new(),
         },
         operations: inputs.workload.len() as u64,
+        received: None,
         ignored: Vec::new(),
         documents: sample.documents.len() as u64,
         fields: sample.facts.clone(),

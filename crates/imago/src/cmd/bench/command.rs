@@ -45,6 +45,9 @@ fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
             command.args(keys.iter().flat_map(|key| ["--key", key]));
             command.args(["--pace", "full", "--recording"]).arg(recording)
         }
+        Subject::ProfileOperations => command
+            .args(["reshard", "advise", "--uri", &ends.to, "--ns", &ends.ns, "--pace", "full"])
+            .args(["--profile", "60s"]),
         Subject::ReshardTo { key } => command
             .args(["reshard", "run", "--uri", &ends.to, "--ns", &ends.ns, "--pace", "full"])
             .args(["--verify", "none", "--key", key]),
@@ -97,6 +100,7 @@ mod tests {
             Subject::ReshardBy { key: "k".into() },
             Subject::RecordOperations { out: "o".into(), listen: "127.0.0.1:1".into() },
             Subject::AdviseKeys { recording: "o".into(), keys: vec!["{k: 1}".into()] },
+            Subject::ProfileOperations,
             Subject::ReshardTo { key: "{k: 1}".into() },
         ] {
             let command = command(&PathBuf::from("imago"), &subject, &ends);

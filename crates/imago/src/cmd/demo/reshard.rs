@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use imago_job::id::JobId;
 use imago_job::record::Limits;
 use imago_load::Schema;
 use imago_load::mongo::{MongoTarget, preload};
@@ -119,7 +120,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         megabytes(plan.moved.bytes),
         megabytes(plan.size.bytes)
     ));
-    let done = change(&cluster, &plan, limits, context).await?;
+    let (_, done) = change(&cluster, &plan, limits, context).await?;
     let reshard_s = resharding.elapsed().as_secs_f64();
     let ended_ns = load_ns(&load);
     clock.say(&format!(
@@ -186,12 +187,13 @@ fn request(ns: &Namespace) -> Request {
     Request { chunks: Some(12), ..Request::of_key(ns.clone(), NEW_KEY.into()) }
 }
 
-async fn change(
+/// Changes a collection as planned, beside clients; returns the job and its outcome.
+pub(super) async fn change(
     cluster: &Endpoint,
     plan: &Plan,
     limits: Limits,
     context: &Context,
-) -> Result<Outcome, Failure> {
+) -> Result<(JobId, Outcome), Failure> {
     let options = reshard::Options {
         // Servers and clients share this machine's processors: more workers would not be faster,
         // and would delay clients.
@@ -205,7 +207,7 @@ async fn change(
     let clusters = reshard::both_roles(cluster);
     let claim = copy::claim(&clusters, &id, &options.process, context.events(), &context.cancel);
     let run = claim.await?;
-    Ok(reshard::run(cluster, run, &options).await?)
+    Ok((id, reshard::run(cluster, run, &options).await?))
 }
 
 /// Returns the percentage of operations that the database answered, with a document or with the reply that there is

@@ -17,6 +17,9 @@ pub struct Advice {
     pub source: SourceFacts,
     /// Number of operations that were judged; an operation that several shards showed counts once.
     pub operations: u64,
+    /// Number of operations that each shard showed, of those that the source has; `None` if the source does not tell shards.
+    #[serde(default)]
+    pub received: Option<Vec<u64>>,
     /// Number of operations with conditions that choose no shards, by kind of condition.
     pub ignored: Vec<Ignored>,
     /// Number of sampled documents.
