@@ -12,5 +12,5 @@ fn main() {
     let commit = commit.as_deref().map_or("unknown", str::trim);
     let profile = std::env::var("PROFILE").unwrap_or_else(|_| "unknown".to_owned());
     println!("cargo:rustc-env=IMAGO_COMMIT={commit}");
-    println!("cargo:rustc-env=IMAGO_PROFILE={profile}");
+    println!("cargo:rustc-env=IMAGO_BUILD_PROFILE={profile}");
 }

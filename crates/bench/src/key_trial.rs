@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bson::{Bson, Document, doc};
+use bson::{Bson, Document, RawDocumentBuf, doc};
 use futures_util::future::join_all;
 use imago_job::control::Control;
 use imago_job::record::Limits;
@@ -27,12 +27,14 @@ use crate::shard_work::{ShardWork, WorkSnapshot};
 const TRIED: usize = 2;
 /// Largest number of shards of a testbed.
 const SHARDS_MAX: usize = 8;
+/// Largest number of chunks of a trial: each takes time to be made.
+const CHUNKS_MAX: usize = 1_000;
 /// Cache of each server, in MB: the sample fits.
 const CACHE_MB: u32 = 512;
 /// Number of commands under way at once.
 const AT_ONCE: usize = 4;
-/// Number of documents of one insert.
-const BATCH: usize = 500;
+/// Largest number of documents of one insert, and their size in bytes from which on no further one is added.
+const BATCH: (usize, usize) = (500, 8 << 20);
 
 /// What a trial of keys measured.
 #[derive(Debug, Serialize)]
@@ -41,6 +43,8 @@ pub struct Confirmed {
     pub documents: usize,
     /// Number of operations that were replayed for each key.
     pub operations: usize,
+    /// Number of operations that were not: writes of many documents without a condition that chooses shards.
+    pub left_out: usize,
     /// The keys: the present one first.
     pub keys: Vec<ConfirmedKey>,
 }
@@ -56,11 +60,11 @@ pub struct ConfirmedKey {
     pub measured_shards: f64,
     /// Predicted throughput that the busiest shard allows, divided by that with the present key on as many chunks.
     pub predicted_ratio: f64,
-    /// The same by the processor time of the testbed's shards.
-    pub measured_ratio: f64,
+    /// The same by the processor time of the testbed's shards; `None` if there were too few operations to measure it.
+    pub measured_ratio: Option<f64>,
     /// Processor time of the busiest shard for an operation, in µs.
     pub busiest_us: f64,
-    /// Number of operations that the router refused.
+    /// Number of operations that the router refused, or did not answer.
     pub refused: usize,
 }
 
@@ -76,10 +80,9 @@ pub async fn confirm(
     process: &str,
     cancel: &CancellationToken,
 ) -> Result<Confirmed> {
-    let shards = trial.advice.present.requests.len();
+    let shards = trial.shards;
     if shards > SHARDS_MAX {
-        let what =
-            format!("a testbed has at most {SHARDS_MAX} shards, and the cluster has {shards}");
+        let what = format!("a testbed has at most {SHARDS_MAX} shards, not {shards}: see --shards");
         return Err(Error::Size(what));
     }
     let spec = ClusterSpec {
@@ -102,12 +105,13 @@ pub async fn confirm(
     }
     let first_us = confirmed[0].busiest_us;
     for key in &mut confirmed {
-        key.measured_ratio = first_us / key.busiest_us;
+        key.measured_ratio = Some(first_us / key.busiest_us).filter(|ratio| ratio.is_normal());
     }
     let replay = &trial.replay;
     Ok(Confirmed {
         documents: replay.documents.len(),
         operations: replay.commands.len(),
+        left_out: replay.left_out,
         keys: confirmed,
     })
 }
@@ -137,7 +141,7 @@ impl Trials<'_> {
             predicted_shards: requests as f64 / self.trial.advice.operations.max(1) as f64,
             measured_shards: after.received_since(&before) as f64 / operations.max(1) as f64,
             predicted_ratio: effect.ratio,
-            measured_ratio: 1.0,
+            measured_ratio: None,
             busiest_us: self.work.busiest_us(&before, &after, operations as u64),
             refused,
         })
@@ -157,10 +161,13 @@ impl Trials<'_> {
             let command = doc! {"shardCollection": ns.to_string(), "key": {"_id": first}};
             cluster.run_at_length("admin", command).await?;
         }
-        for documents in self.trial.replay.documents.chunks(BATCH) {
-            let command =
-                doc! {"insert": &ns.coll, "documents": documents.to_vec(), "ordered": false};
-            cluster.run_at_length(&ns.db, command).await?;
+        for documents in batches(&self.trial.replay.documents) {
+            let command = doc! {"insert": &ns.coll, "documents": documents, "ordered": false};
+            let reply = cluster.run_at_length(&ns.db, command).await?;
+            if let Ok(errors) = reply.get_array("writeErrors") {
+                let what = format!("the testbed does not take a sampled document: {errors:?}");
+                return Err(Error::Wrong(what));
+            }
         }
         if !self.trial.replay.indexes.is_empty() {
             let indexes = self.trial.replay.indexes.clone();
@@ -169,8 +176,10 @@ impl Trials<'_> {
         }
         let Some(key) = key else { return Ok(()) };
         let control = Control::default();
-        let plan =
-            reshard::plan(cluster, &Request::of_key(ns.clone(), key.to_owned()), &control).await?;
+        let chunks = self.trial.chunks.min(CHUNKS_MAX);
+        let request =
+            Request { chunks: Some(chunks), ..Request::of_key(ns.clone(), key.to_owned()) };
+        let plan = reshard::plan(cluster, &request, &control).await?;
         let id = reshard::create(cluster, &plan, Engine::Shadow, Limits::default()).await?;
         let options = reshard::Options {
             workers: 1,
@@ -203,6 +212,23 @@ impl Trials<'_> {
         });
         join_all(clients).await.into_iter().sum()
     }
+}
+
+/// Returns the documents as lists of one insert each.
+fn batches(documents: &[Document]) -> Vec<Vec<Document>> {
+    let (count_max, bytes_max) = BATCH;
+    let (mut batches, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for document in documents {
+        bytes += RawDocumentBuf::try_from(document).map_or(0, |raw| raw.as_bytes().len());
+        batch.push(document.clone());
+        if batch.len() == count_max || bytes >= bytes_max {
+            batches.push(std::mem::take(&mut batch));
+            bytes = 0;
+        }
+    }
+    batches.push(batch);
+    batches.retain(|batch| !batch.is_empty());
+    batches
 }
 
 /// True for a key that is `_id` alone, ascending.

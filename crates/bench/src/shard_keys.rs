@@ -4,9 +4,10 @@
 //! Five loads are recorded by `imago reshard record` while the collection has its first key. Then the collection is changed to one
 //! key after another by `imago reshard run`: before each change its key is judged by each of the recordings, and after it each load
 //! runs again. Documents that a load inserted are deleted behind it, so that all find the same ones. What the shards received, and how
-//! long they worked, is counted as [`crate::shard_work`] does, without the work of idle servers.
+//! long they worked, is counted as [`crate::shard_work`] does, without the work of idle servers and of the router, which is probed before.
 
 mod loads;
+mod probe;
 mod profiler;
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use bson::{Document, doc};
 use imago_mongo::namespace::Namespace;
-use imago_mongo::reshard::advise::{Advice, KeyEffect};
+use imago_mongo::reshard::advise::{Advice, KeyEffect, Shares};
 use imago_mongo::server::endpoint::Endpoint;
 use imago_testbed::{Cluster, ClusterSpec};
 use mongodb::Client;
@@ -28,6 +29,7 @@ use crate::shard_work::ShardWork;
 use crate::statistics::Figure;
 use crate::subject::{Commands, Ends, Subject};
 use loads::{LOADS, Load, fill};
+pub use probe::ProbedCosts;
 pub use profiler::ProfilerCost;
 
 /// Number of shards, of one member each.
@@ -77,6 +79,8 @@ pub struct Report {
     pub ratio_error_percent: Figure,
     /// For each load, the rank of the best key by measurement among those that were judged; 1 is the first.
     pub rank_of_best: BTreeMap<&'static str, usize>,
+    /// What operations cost the shards, as it was probed: keys are judged by it, and the router's work is left out of measured times.
+    pub costs: ProbedCosts,
     /// The cost of a recording by profilers to clients; `None` if it was not measured.
     pub profiler: Option<ProfilerCost>,
     /// Each load with each key.
@@ -96,7 +100,7 @@ pub struct Cell {
     pub measured_shards: f64,
     /// Predicted processor time of the busiest shard for an operation, in µs.
     pub predicted_busiest_us: f64,
-    /// Measured processor time of the busiest shard for an operation, in µs.
+    /// Measured processor time of the busiest shard for an operation, in µs, without the router's work.
     pub measured_busiest_us: f64,
 }
 
@@ -104,6 +108,8 @@ pub struct Cell {
 struct Bench<'a> {
     cluster: Cluster,
     work: ShardWork,
+    /// What operations cost the shards; `None` before it was probed.
+    costs: Option<ProbedCosts>,
     ns: Namespace,
     commands: &'a Commands,
     size: Size,
@@ -119,7 +125,10 @@ pub async fn run(
     commands: &Commands,
     say: &(dyn Fn(&str) + Send + Sync),
 ) -> Result<Report> {
-    let bench = Bench::start(size, commands).await?;
+    let mut bench = Bench::start(size, commands).await?;
+    say("probing what operations cost");
+    let costs = Box::pin(bench.probe()).await?;
+    bench.costs = Some(costs);
     let keys = &KEYS[..size.keys];
     let profiler = if size.has_profiler {
         say("the cost of profilers, in turns");
@@ -155,6 +164,7 @@ pub async fn run(
         reach_error_points: Figure::of(cells.iter().map(points)),
         ratio_error_percent: Figure::of(ratio_errors(&cells).into_iter()),
         rank_of_best: ranks(&cells),
+        costs,
         profiler,
         cells,
     })
@@ -202,7 +212,7 @@ impl<'a> Bench<'a> {
         fill(&router, &ns, size.documents, FIRST).await?;
         let mut work = ShardWork::connect(&cluster).await?;
         work.rest().await?;
-        Ok(Self { cluster, work, ns, commands, size })
+        Ok(Self { cluster, work, costs: None, ns, commands, size })
     }
 
     fn ends(&self) -> Ends {
@@ -236,7 +246,8 @@ impl<'a> Bench<'a> {
     /// Judges `key` by a recording.
     async fn judge(&self, recording: &Path, key: &str) -> Result<Advice> {
         let (recording, keys) = (recording.to_owned(), vec![key.to_owned()]);
-        let advise = Subject::AdviseKeys { recording, keys };
+        let costs_ns = self.costs.map(|costs| costs.in_ns());
+        let advise = Subject::AdviseKeys { recording, keys, costs_ns };
         let said = self.measured(&advise, "advice on shard keys").await?;
         serde_json::from_slice(&said)
             .map_err(|error| Error::Wrong(format!("the advice cannot be read: {error}")))
@@ -269,6 +280,14 @@ impl<'a> Bench<'a> {
         let after = self.work.snapshot(&self.ns).await?;
         load.clean(&client, &self.ns, self.size).await?;
         let operations = self.size.operations as f64;
+        // Of the recorded operations, which are as many.
+        let share = |shares: &Shares| shares.operations as f64 / advice.operations.max(1) as f64;
+        let router_us = self.costs.map_or(0.0, |costs| {
+            let (reads, writes) = after.requests_since(&before);
+            let reads = (share(&effect.reads), reads as f64 / operations);
+            costs.router_us(reads, (share(&effect.writes), writes as f64 / operations))
+        });
+        let busiest_us = self.work.busiest_us(&before, &after, self.size.operations);
         let requests: u64 = effect.requests.iter().sum();
         Ok(Cell {
             load: load.name,
@@ -276,7 +295,7 @@ impl<'a> Bench<'a> {
             predicted_shards: requests as f64 / advice.operations.max(1) as f64,
             measured_shards: after.received_since(&before) as f64 / operations,
             predicted_busiest_us: 1e6 / effect.throughput.max(f64::MIN_POSITIVE),
-            measured_busiest_us: self.work.busiest_us(&before, &after, self.size.operations),
+            measured_busiest_us: (busiest_us - router_us / f64::from(SHARDS)).max(1.0),
         })
     }
 }

@@ -34,7 +34,8 @@ struct Shard {
 #[derive(Clone, Debug)]
 pub struct WorkSnapshot {
     at: Instant,
-    received: u64,
+    /// Reads and writes that the shards received.
+    received: (u64, u64),
     cpu_s: Vec<f64>,
 }
 
@@ -88,9 +89,10 @@ impl ShardWork {
     /// # Errors
     /// Fails if a server has ended.
     pub async fn snapshot(&self, ns: &Namespace) -> Result<WorkSnapshot> {
-        let mut received = 0;
+        let mut received = (0, 0);
         for shard in &self.shards {
-            received += shard.received(ns).await;
+            let (reads, writes) = shard.received(ns).await;
+            received = (received.0 + reads, received.1 + writes);
         }
         Ok(WorkSnapshot { at: Instant::now(), received, cpu_s: self.cpu_s()? })
     }
@@ -121,14 +123,21 @@ impl WorkSnapshot {
     /// Returns the number of operations on the collection that the shards received since `before`.
     #[must_use]
     pub fn received_since(&self, before: &Self) -> u64 {
-        // A collection that was dropped and made again counts from the start.
-        self.received.saturating_sub(before.received)
+        let (reads, writes) = self.requests_since(before);
+        reads + writes
+    }
+
+    /// Returns the numbers of reads and of writes of the collection that the shards received since `before`.
+    #[must_use]
+    pub fn requests_since(&self, before: &Self) -> (u64, u64) {
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        (since(self.received.0, before.received.0), since(self.received.1, before.received.1))
     }
 }
 
 impl Shard {
-    /// Returns the number of operations on the collection that the shard has counted.
-    async fn received(&self, ns: &Namespace) -> u64 {
+    /// Returns the numbers of reads and of writes of the collection that the shard has counted.
+    async fn received(&self, ns: &Namespace) -> (u64, u64) {
         let documents = self.primary.client().database(&ns.db);
         let documents = documents.collection::<Document>(&ns.coll);
         let stats = documents.aggregate(vec![doc! {"$collStats": {"latencyStats": {}}}]);
@@ -141,6 +150,7 @@ impl Shard {
             let ops = stats.get_document(kind).and_then(|kind| kind.get_i64("ops"));
             ops.unwrap_or(0).unsigned_abs()
         };
-        counted.map(|stats| of(stats, "reads") + of(stats, "writes")).sum()
+        let both = counted.map(|stats| (of(stats, "reads"), of(stats, "writes")));
+        both.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 }

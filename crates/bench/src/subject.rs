@@ -55,6 +55,8 @@ pub enum Subject {
         recording: PathBuf,
         /// Keys to judge, as extended JSON.
         keys: Vec<String>,
+        /// Processor time of a shard for a request, a returned and a written document, in ns; `None` for the defaults.
+        costs_ns: Option<[u64; 3]>,
     },
     /// Records operations by the shards' profilers for a minute, or until it is interrupted, and judges shard keys.
     ProfileOperations,

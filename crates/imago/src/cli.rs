@@ -21,7 +21,7 @@ const VERSION: &str = concat!(
     " (commit ",
     env!("IMAGO_COMMIT"),
     ", ",
-    env!("IMAGO_PROFILE"),
+    env!("IMAGO_BUILD_PROFILE"),
     " build)"
 );
 

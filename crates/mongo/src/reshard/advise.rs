@@ -111,22 +111,25 @@ pub async fn advise(cluster: &Endpoint, request: &Request, control: &Control) ->
 pub struct Trial {
     /// Judgement of the same operations with every key on as many chunks as a plan of a change makes, also the present one.
     pub advice: Advice,
+    /// Number of shards that keys were judged for.
+    pub shards: usize,
+    /// Number of chunks that a plan of a change makes.
+    pub chunks: usize,
     /// The sample and the commands.
     pub replay: Replay,
 }
 
-/// Judges keys as [`advise`] does, and returns what a trial of them needs as well.
+/// Judges keys as [`advise`] does, and returns what a trial of them needs as well; `None`, with the reason among the notes, if there is none.
 ///
 /// # Errors
-/// Those of [`advise`]; precondition for a source with operations of too many forms.
+/// Those of [`advise`].
 #[crate::boxed]
 pub async fn advise_for_trial(
     cluster: &Endpoint,
     request: &Request,
     control: &Control,
-) -> Result<(Advice, Trial)> {
-    let (advice, trial) = advised(cluster, request, control, true).await?;
-    Ok((advice, trial.expect("a trial was requested")))
+) -> Result<(Advice, Option<Trial>)> {
+    advised(cluster, request, control, true).await
 }
 
 #[crate::boxed]
@@ -193,7 +196,7 @@ async fn advised(
     };
     let forms_left_out = encoded.forms_left_out;
     let received = received(&encoded.shards, survey.shards.len());
-    let Judgeable { workload, ignored, is_kept } = once_each(encoded, &inputs, &old)?;
+    let Judgeable { workload, ignored, factors } = once_each(encoded, &inputs, &old)?;
     if workload.is_empty() {
         return Err(Error::precondition(
             format!("no operation of {} can be judged", source.facts().source),
@@ -225,29 +228,39 @@ async fn advised(
         return Ok((advice, None));
     }
     if forms_left_out > 0 {
-        return Err(Error::precondition(
-            "operations of so many forms cannot be replayed",
-            "leave out --confirm, or record for a shorter time",
-        ));
+        advice.source.notes.push("operations of so many forms cannot be replayed".to_owned());
+        return Ok((advice, None));
     }
     let open = (0..inputs.shares.servers()).filter(|shard| inputs.shares.is_open(*shard)).count();
     let even = Request { shards: u16::try_from(open).ok(), ..request.clone() };
     let judged = judged(&inputs, &old, &named, &even)?;
-    let operations = kept_operations(&mut *source, &is_kept)?;
+    let operations = kept_operations(&mut *source, &factors)?;
     let indexes = &survey.definition.indexes;
-    let replay = Replay::of(cluster, &request.ns, indexes, &operations).await?;
-    Ok((advice, Some(Trial { advice: judged, replay })))
+    match Replay::of(cluster, &request.ns, indexes, &operations).await {
+        Ok(replay) => {
+            let trial = Trial { advice: judged, shards: open, chunks: inputs.chunks, replay };
+            Ok((advice, Some(trial)))
+        }
+        // What was judged is worth reporting all the same.
+        Err(cause) => {
+            advice.source.notes.push(format!("operations cannot be replayed: {cause}"));
+            Ok((advice, None))
+        }
+    }
 }
 
 /// Returns the operations of a source that are judged, in their order: at most as many as are replayed, at equal distances.
-fn kept_operations(source: &mut dyn Source, is_kept: &[bool]) -> Result<Vec<Operation>> {
-    let kept = is_kept.iter().filter(|is_kept| **is_kept).count();
+/// `factors` has for each operation of the source the number of shards that showed it if it is judged: it has as many times the documents.
+fn kept_operations(source: &mut dyn Source, factors: &[Option<u32>]) -> Result<Vec<Operation>> {
+    let kept = factors.iter().flatten().count();
     let step = kept.div_ceil(replay::OPERATIONS_MAX).max(1);
     let (mut at, mut taken, mut operations) = (0, 0, Vec::new());
     source.read(&mut |observed| {
-        if is_kept.get(at).copied().unwrap_or(false) {
+        if let Some(Some(factor)) = factors.get(at) {
             if taken % step == 0 {
-                operations.push(observed.operation.clone());
+                let mut operation = observed.operation.clone();
+                operation.documents = operation.documents.saturating_mul(*factor);
+                operations.push(operation);
             }
             taken += 1;
         }
@@ -313,23 +326,23 @@ struct Judgeable {
     workload: Workload,
     /// Number of those with each kind of condition that chooses no shards.
     ignored: Vec<(&'static str, u64)>,
-    /// For each operation of the source, true if it is among them.
-    is_kept: Vec<bool>,
+    /// For each operation of the source, the number of shards that showed it if it is among them.
+    factors: Vec<Option<u32>>,
 }
 
 /// Returns the operations of a source, each of them once: shards show an operation at each that executed it.
 fn once_each(encoded: Encoded, inputs: &Inputs<'_>, old: &Key) -> Result<Judgeable> {
     let Encoded { workload, shards, ignored, .. } = encoded;
     if shards.iter().all(Option::is_none) {
-        let is_kept = vec![true; ignored.len()];
-        return Ok(Judgeable { workload, ignored: encode::ignored(ignored.into_iter()), is_kept });
+        let factors = vec![Some(1); ignored.len()];
+        return Ok(Judgeable { workload, ignored: encode::ignored(ignored.into_iter()), factors });
     }
     let (layout, rules) = (inputs.present(old)?, inputs.present_rules(old));
     let counted = shard_key::count_once(&workload, &layout, rules, &inputs.nulls, &shards);
     let kept = ignored.into_iter().zip(&counted).filter(|(_, counted)| counted.is_some());
     let ignored = encode::ignored(kept.map(|(bits, _)| bits));
-    let is_kept = counted.iter().map(Option::is_some).collect();
-    Ok(Judgeable { workload: workload.filtered(|index| counted[index]), ignored, is_kept })
+    let workload = workload.filtered(|index| counted[index]);
+    Ok(Judgeable { workload, ignored, factors: counted })
 }
 
 /// Returns the number of operations that each of the `present` shards showed; `None` if an operation's shard is unknown.

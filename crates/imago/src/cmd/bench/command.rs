@@ -40,9 +40,13 @@ fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
             .args(["reshard", "record", "--uri", &ends.to, "--ns", &ends.ns, "--listen", listen])
             .arg("--out")
             .arg(out),
-        Subject::AdviseKeys { recording, keys } => {
+        Subject::AdviseKeys { recording, keys, costs_ns } => {
             command.args(["reshard", "advise", "--uri", &ends.to, "--ns", &ends.ns]);
             command.args(keys.iter().flat_map(|key| ["--key", key]));
+            let options = ["--request-us", "--document-us", "--write-us"];
+            for (option, ns) in options.into_iter().zip(costs_ns.into_iter().flatten()) {
+                command.args([option, &(ns as f64 / 1_000.0).to_string()]);
+            }
             command.args(["--pace", "full", "--recording"]).arg(recording)
         }
         Subject::ProfileOperations => command
@@ -99,7 +103,11 @@ mod tests {
             Subject::Reshard { plan: "p".into() },
             Subject::ReshardBy { key: "k".into() },
             Subject::RecordOperations { out: "o".into(), listen: "127.0.0.1:1".into() },
-            Subject::AdviseKeys { recording: "o".into(), keys: vec!["{k: 1}".into()] },
+            Subject::AdviseKeys {
+                recording: "o".into(),
+                keys: vec!["{k: 1}".into()],
+                costs_ns: Some([87_500, 2_250, 110_000]),
+            },
             Subject::ProfileOperations,
             Subject::ReshardTo { key: "{k: 1}".into() },
         ] {

@@ -31,7 +31,7 @@ use crate::exit::{Exit, Failure};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Documents in the collection.
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     documents: u64,
     /// Operations per second: 40 % reads, 40 % updates, 15 % inserts, 5 % deletes.
     #[arg(long, value_name = "N", default_value_t = 300)]
@@ -70,7 +70,7 @@ struct Summary {
     /// interval, and by the processor time that the busiest shard took for an operation before and after it.
     predicted_ratio: f64,
     predicted_interval: (f64, f64),
-    realised_ratio: f64,
+    realised_ratio: Option<f64>,
     /// Processor time of the busiest shard for an operation of clients, in µs, without that of idle servers.
     busiest_us_before: f64,
     busiest_us_after: f64,
@@ -146,7 +146,7 @@ pub async fn run(args: &Args, context: &Context) -> Result<(), Failure> {
         now: outcome.now,
         predicted_ratio: outcome.predicted_ratio,
         predicted_interval: outcome.predicted_interval,
-        realised_ratio: busiest_before / busiest_after,
+        realised_ratio: Some(busiest_before / busiest_after).filter(|ratio| ratio.is_normal()),
         busiest_us_before: busiest_before,
         busiest_us_after: busiest_after,
         reshard_s,
@@ -241,7 +241,8 @@ fn in_words(summary: &Summary) -> String {
         "throughput it allows, predicted",
         format!("{:.2} × ({low:.2} to {high:.2})", summary.predicted_ratio),
     );
-    line("realised", format!("{:.2} ×", summary.realised_ratio));
+    let realised = summary.realised_ratio.map(|ratio| format!("{ratio:.2} ×"));
+    line("realised", realised.unwrap_or_else(|| "too few operations to tell".to_owned()));
     line(
         "its work for an operation",
         format!("{:.0} µs, then {:.0} µs", summary.busiest_us_before, summary.busiest_us_after),

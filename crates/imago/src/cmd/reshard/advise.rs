@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     shards: Option<u16>,
     /// Try the present key and the best two out on a testbed of this machine, with a sample of the
-    /// documents and of the operations, and show predicted beside measured.
+    /// documents (20,000, read at once) and of the operations, and show predicted beside measured.
     #[arg(long)]
     confirm: bool,
     #[command(flatten)]
@@ -178,19 +178,41 @@ pub async fn run(args: Args, context: &Context) -> Result<(), Failure> {
     let cluster = Endpoint::connect(&args.uri, "cluster").await?;
     let wanted = (args.ns.clone(), args.key, args.shards);
     let (request, control, _pace) = args.judge.request(wanted, &cluster, context).await?;
-    let report = if args.confirm {
-        let (advice, trial) = advise::advise_for_trial(&cluster, &request, &control).await?;
-        let possible = advice.keys.iter().filter(|key| key.is_possible());
-        let keys: Vec<_> = possible.map(|key| key.key.clone()).collect();
-        let confirmed =
-            key_trial::confirm(&args.ns, &keys, &trial, &request.process, &context.cancel);
-        let confirmed = confirmed.await?;
-        Report { advice, confirmed: Some(confirmed) }
-    } else {
+    if !args.confirm {
         let advice = advise::advise(&cluster, &request, &control).await?;
-        Report { advice, confirmed: None }
+        return print(&Report { advice, confirmed: None }, context);
+    }
+    // Before anything is recorded.
+    imago_testbed::find_mongod().map_err(|error| {
+        Failure::from_error(Exit::Precondition, "testbed", &error)
+            .help("--confirm starts servers on this machine; `make setup` installs them")
+    })?;
+    let (advice, trial) = advise::advise_for_trial(&cluster, &request, &control).await?;
+    let Some(trial) = trial else {
+        print(&Report { advice, confirmed: None }, context)?;
+        let message = "no key was tried out: the last note says why";
+        return Err(Failure::new(Exit::Precondition, "trial", message));
     };
-    context.output.result(&report, |report| {
+    let possible = advice.keys.iter().filter(|key| key.is_possible());
+    let keys: Vec<_> = possible.map(|key| key.key.clone()).collect();
+    let confirmed = key_trial::confirm(&args.ns, &keys, &trial, &request.process, &context.cancel);
+    // The testbed ends with the future.
+    let confirmed = tokio::select! {
+        confirmed = confirmed => confirmed.map_err(Failure::from),
+        () = context.cancel.cancelled() => {
+            let message = "the trial was stopped; its testbed is gone, and the collection as it was";
+            Err(Failure::new(Exit::Interrupted, "interrupted", message))
+        }
+    };
+    match confirmed {
+        Ok(confirmed) => print(&Report { advice, confirmed: Some(confirmed) }, context),
+        // What was judged is printed all the same.
+        Err(failure) => print(&Report { advice, confirmed: None }, context).and(Err(failure)),
+    }
+}
+
+fn print(report: &Report, context: &Context) -> Result<(), Failure> {
+    context.output.result(report, |report| {
         let confirmed = report.confirmed.as_ref().map(confirm::text);
         view::text(&report.advice) + &confirmed.unwrap_or_default()
     })

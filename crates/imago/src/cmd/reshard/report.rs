@@ -96,7 +96,8 @@ fn text(outcome: &KeyOutcome) -> String {
         (Some(now), Some((low, high))) => {
             format!("; by what clients do now {now:.2} × ({low:.2} to {high:.2})\n")
         }
-        _ => "; the old key cannot be judged by what clients do now\n".to_owned(),
+        (Some(now), None) => format!("; by what clients do now {now:.2} ×, by few operations\n"),
+        (None, _) => "; the old key cannot be judged by what clients do now\n".to_owned(),
     };
     if let Some(received) = &outcome.received {
         let shares = received.iter().map(|share| format!("{:.1} %", 100.0 * share));

@@ -147,6 +147,13 @@ impl KeyChange {
                 self.old_key
             ));
         }
+        if before.shards.len() != after.shards.len() {
+            return wrong(format!(
+                "the advice is for {} shards, and the cluster has {}",
+                before.shards.len(),
+                after.shards.len()
+            ));
+        }
         let Some(predicted) = effect_of(before, &self.key)? else {
             return wrong(format!("the advice does not judge {}", self.key));
         };
@@ -177,10 +184,9 @@ impl KeyChange {
             predicted_ratio: predicted.ratio,
             predicted_interval: predicted.ratio_interval,
             ratio_now: old.map(|old| old.ratio.recip()),
-            interval_now: old.map(|old| {
-                let (low, high) = old.ratio_interval;
-                (high.recip(), low.recip())
-            }),
+            interval_now: { old.map(|old| old.ratio_interval) }
+                .filter(|(low, _)| *low > 0.0)
+                .map(|(low, high)| (high.recip(), low.recip())),
         })
     }
 }

@@ -21,7 +21,7 @@ use rand::RngExt as _;
 use super::operation::{Operation, of_profile};
 use super::source::{Observed, Source, SourceFacts};
 use crate::STATE_DB;
-use crate::error::{Error, Result, redacted_message};
+use crate::error::{Error, Result, code, redacted_message};
 use crate::namespace::Namespace;
 use crate::reshard::plan::survey::Shard;
 use crate::server::collection::number;
@@ -37,6 +37,8 @@ const COUNTED: Duration = Duration::from_secs(1);
 const READ_EVERY: Duration = Duration::from_millis(250);
 /// Largest number of operations that are kept.
 const OPERATIONS_MAX: usize = 1_000_000;
+/// Server error code of a second document with one `_id`.
+const DUPLICATE_KEY: i32 = 11_000;
 /// Longest wait for a server's reply.
 const REPLY_MAX: Duration = Duration::from_secs(10);
 
@@ -187,10 +189,7 @@ async fn restore_earlier(cluster: &Endpoint, recording: &Recording<'_>) -> Resul
         let host = id.get_str("host").unwrap_or_default().to_owned();
         let is_over = note.get_datetime("until").is_ok_and(|until| *until <= DateTime::now());
         if !is_over && !is_dead(&by, recording.process) {
-            return Err(Error::precondition(
-                format!("{by} is recording by the profiler of {host}"),
-                "wait until it ends, or name another source",
-            ));
+            return Err(being_recorded(&by, &host));
         }
         tracing::warn!(host, by, "an earlier recording had not restored the profiler");
         let set = format!("{}/{host}", note.get_str("set").unwrap_or_default());
@@ -205,6 +204,13 @@ async fn restore_earlier(cluster: &Endpoint, recording: &Recording<'_>) -> Resul
         .await?;
     }
     Ok(())
+}
+
+fn being_recorded(by: &str, host: &str) -> Error {
+    Error::precondition(
+        format!("{by} is recording by the profiler of {host}"),
+        "wait until it ends, or name another source",
+    )
 }
 
 /// One server, without the other members of its replica set, and the database whose profiler is set.
@@ -375,7 +381,11 @@ impl Profiler {
         let inserted = self.notes.insert_one(note.clone()).into_future();
         // A failure may leave the note there.
         self.note = Some(note);
-        noted("keeping the settings of a profiler", inserted).await?;
+        noted("keeping the settings of a profiler", inserted).await.map_err(|error| {
+            let is_taken =
+                matches!(&error, Error::Server { cause, .. } if code(cause) == Some(DUPLICATE_KEY));
+            if is_taken { being_recorded("another process", &self.host) } else { error }
+        })?;
         self.server.run("setting", doc! {"profile": 1, "filter": filter}).await?;
         Ok(())
     }
@@ -384,9 +394,13 @@ impl Profiler {
     async fn restore(&mut self) -> Result<()> {
         let Some(note) = &self.note else { return Ok(()) };
         self.server.restore(note).await?;
-        let id = doc! {"_id": note.get_document("_id").cloned().unwrap_or_default()};
+        // Another process may have been first to keep its note.
+        let mut own = Document::new();
+        for field in ["_id", "process", "until"] {
+            own.insert(field, note.get(field).cloned().unwrap_or(Bson::Null));
+        }
         self.note = None;
-        let deleted = self.notes.delete_one(id).into_future();
+        let deleted = self.notes.delete_one(own).into_future();
         noted("deleting the note about a profiler", deleted).await.map(|_| ())
     }
 

@@ -1,17 +1,19 @@
 //! The operations of a source as commands for a copy of a sample of the documents, with which advice is tried out.
 //!
-//! A command has the conditions that choose shards, and leaves out others. A value that the source hides is the sampled one with
-//! its hash, or else the sampled one at its position. Inserts are sampled documents under new `_id`s, with the values that the
-//! source shows. Updates set a field of their own, and deletes are updates of the same kind: the documents stay, and those that
-//! one key's replay finds are there for the next one.
+//! A command has the conditions that choose shards, and leaves out others; a write of many documents without any such condition is left out
+//! as a whole, since it would write all. A value that is not in the sample is the sampled one at its position: of the documents that a
+//! condition selects in the collection, a sample seldom has one. Inserts are sampled documents under new `_id`s, with the values that
+//! the source shows; where it shows none, those with the greatest `_id`s. Updates set a field of their own, and deletes are updates of
+//! the same kind: the documents stay, and those that one key's replay finds are there for the next one.
 
 use std::collections::HashMap;
 
 use bson::oid::ObjectId;
 use bson::raw::RawBsonRef;
-use bson::{Bson, Document, RawDocumentBuf, doc};
+use bson::{Binary, Bson, DateTime, Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
 use imago_plan::shard_key::Kind;
+use rand::RngExt as _;
 
 use super::dictionary::hash_of;
 use super::operation::Operation;
@@ -28,6 +30,8 @@ const DOCUMENTS: i64 = 20_000;
 const BYTES_MAX: usize = 256 << 20;
 /// Largest number of operations that are replayed; of more, they are drawn at equal distances.
 pub(super) const OPERATIONS_MAX: usize = 20_000;
+/// Number of the documents with the greatest `_id`s that stand for inserted ones which the source does not show.
+const NEWEST: usize = 20;
 /// Field that updates of a replay set.
 const REPLAYED: &str = "_imagoReplayed";
 
@@ -40,6 +44,8 @@ pub struct Replay {
     pub indexes: Vec<Document>,
     /// The commands, in the order of the operations.
     pub commands: Vec<Document>,
+    /// Number of operations that are not replayed: writes of many documents without a condition that chooses shards.
+    pub left_out: usize,
 }
 
 impl Replay {
@@ -58,15 +64,18 @@ impl Replay {
             .filter(|index| !index.get_str("name").is_ok_and(|name| name == "_id_"))
             .map(|index| {
                 let mut index = index.clone();
+                // Documents under new `_id`s repeat values, and none is to expire.
                 index.remove("unique");
+                index.remove("expireAfterSeconds");
                 index
             })
             .collect();
-        let mut known = Known { documents: &documents, values: HashMap::new() };
-        let commands = { operations.iter().enumerate() }
-            .map(|(number, operation)| known.command(&ns.coll, operation, number))
+        let mut known = Known::new(&documents);
+        let commands: Vec<Document> = { operations.iter().enumerate() }
+            .filter_map(|(number, operation)| known.command(&ns.coll, operation, number))
             .collect();
-        Ok(Self { documents, indexes, commands })
+        let left_out = operations.len() - commands.len();
+        Ok(Self { documents, indexes, commands, left_out })
     }
 }
 
@@ -103,30 +112,44 @@ async fn sample(cluster: &Endpoint, ns: &Namespace) -> Result<Vec<Document>> {
 struct Known<'a> {
     documents: &'a [Document],
     values: HashMap<String, Values>,
+    /// Indexes of the documents with the greatest `_id`s.
+    newest: Vec<usize>,
 }
 
 /// The values of one field, in order, and their places by hash.
 struct Values {
-    ordered: Vec<Bson>,
+    ordered: Vec<(Id, Bson)>,
     by_hash: HashMap<i64, usize>,
 }
 
-impl Known<'_> {
-    /// Returns the command of an operation; `number` tells it from others.
-    fn command(&mut self, coll: &str, operation: &Operation, number: usize) -> Document {
+impl<'a> Known<'a> {
+    fn new(documents: &'a [Document]) -> Self {
+        let mut ids: Vec<(Id, usize)> = { documents.iter().enumerate() }
+            .filter_map(|(index, document)| Some((id_of(document.get("_id")?)?, index)))
+            .collect();
+        ids.sort_by(|a, b| cmp_values(b.0.as_raw(), a.0.as_raw()));
+        let newest = ids.into_iter().take(NEWEST).map(|(_, index)| index).collect();
+        Self { documents, values: HashMap::new(), newest }
+    }
+
+    /// Returns the command of an operation; `number` tells it from others. `None` for a write of all documents.
+    fn command(&mut self, coll: &str, operation: &Operation, number: usize) -> Option<Document> {
         let filter = if operation.is_unknown {
             doc! {}
         } else {
             self.filter(&operation.bounds)
         };
         let change = doc! {"$set": {REPLAYED: number as i64}};
-        match operation.kind {
+        if filter.is_empty() && operation.kind == Kind::WriteMany {
+            return None;
+        }
+        Some(match operation.kind {
             Kind::Read => {
                 let limit = i64::from(operation.documents.max(1));
                 doc! {"find": coll, "filter": filter, "limit": limit, "singleBatch": true}
             }
             Kind::Insert => {
-                let document = self.inserted(&operation.bounds, number);
+                let document = self.inserted(operation, number);
                 doc! {"insert": coll, "documents": [document]}
             }
             Kind::UpdateOne | Kind::DeleteOne => {
@@ -138,23 +161,35 @@ impl Known<'_> {
             Kind::FindAndModify => {
                 doc! {"findAndModify": coll, "query": filter, "update": change}
             }
-        }
+        })
     }
 
     fn filter(&mut self, bounds: &[(String, Bound)]) -> Document {
         let mut filter = Document::new();
         for (path, bound) in bounds {
             let condition = match bound {
-                Bound::Equal(value) => doc! {"$eq": self.value(path, value)},
+                Bound::Equal(value) => {
+                    self.value(path, value).map(|value| doc! {"$eq": value}).unwrap_or_default()
+                }
                 Bound::In(values) => {
-                    let values = values.iter().map(|value| self.value(path, value));
-                    doc! {"$in": values.collect::<Vec<_>>()}
+                    let values = values.iter().filter_map(|value| self.value(path, value));
+                    let values: Vec<Bson> = values.collect();
+                    if values.is_empty() {
+                        doc! {}
+                    } else {
+                        doc! {"$in": values}
+                    }
                 }
                 Bound::Between(low, high) => {
                     let mut range = Document::new();
                     for (operator, bound) in [("$gte", low), ("$lte", high)] {
-                        if let Some(value) = bound {
-                            range.insert(operator, self.value(path, value));
+                        let shown = match bound {
+                            Some(Datum::Plain(id)) => Bson::try_from(id.as_raw()).ok(),
+                            Some(hidden) => self.value(path, hidden),
+                            None => None,
+                        };
+                        if let Some(value) = shown {
+                            range.insert(operator, value);
                         }
                     }
                     range
@@ -167,16 +202,28 @@ impl Known<'_> {
         filter
     }
 
-    /// Returns a document for an insert that has these values.
-    fn inserted(&mut self, bounds: &[(String, Bound)], number: usize) -> Document {
-        let like = number.wrapping_mul(7_919) % self.documents.len().max(1);
+    /// Returns a document for an insert that has the values that the source shows.
+    fn inserted(&mut self, operation: &Operation, number: usize) -> Document {
+        let like = number.wrapping_mul(7_919);
+        let like = match &self.newest[..] {
+            newest if operation.is_unseen_insert && !newest.is_empty() => {
+                newest[like % newest.len()]
+            }
+            _ => like % self.documents.len().max(1),
+        };
         let mut document = self.documents.get(like).cloned().unwrap_or_default();
-        for (path, bound) in bounds {
+        for (path, bound) in &operation.bounds {
             // Documents within documents have a value of their own.
             if let Bound::Equal(value) = bound
                 && !path.contains('.')
             {
-                document.insert(path, self.value(path, value));
+                let shown = match value {
+                    Datum::Plain(id) => Bson::try_from(id.as_raw()).ok(),
+                    hidden @ Datum::Hidden { .. } => self.value(path, hidden),
+                };
+                if let Some(value) = shown {
+                    document.insert(path, value);
+                }
             }
         }
         let id = document.get("_id").map_or(Bson::Null, |id| new_id(id, number));
@@ -184,33 +231,43 @@ impl Known<'_> {
         document
     }
 
-    /// Returns the value of a condition on the field at `path`.
-    fn value(&mut self, path: &str, datum: &Datum) -> Bson {
-        let (hash, below) = match datum {
-            Datum::Plain(id) => return Bson::try_from(id.as_raw()).unwrap_or(Bson::Null),
-            Datum::Hidden { hash, below } => (*hash, *below),
-        };
+    /// Returns the sampled value for a condition on the field at `path`: the same one, or else the one at its position; `None` if no sampled
+    /// document has the field and the value is hidden.
+    fn value(&mut self, path: &str, datum: &Datum) -> Option<Bson> {
         let documents = self.documents;
+        let is_part = documents.len() as i64 >= DOCUMENTS;
         let values =
             self.values.entry(path.to_owned()).or_insert_with(|| Values::of(documents, path));
-        let at = (u64::from(below) * values.ordered.len() as u64) >> 32;
-        let at = values.by_hash.get(&hash).copied().unwrap_or(at as usize);
-        values.ordered.get(at).cloned().unwrap_or(Bson::Null)
+        let at = match datum {
+            Datum::Plain(id) => {
+                let by_id = |(known, _): &(Id, Bson)| cmp_values(known.as_raw(), id.as_raw());
+                match values.ordered.binary_search_by(by_id) {
+                    Ok(at) => at,
+                    Err(at) if is_part && !values.ordered.is_empty() => {
+                        at.min(values.ordered.len() - 1)
+                    }
+                    // The sample is the collection, or nothing is known of the field.
+                    Err(_) => return Bson::try_from(id.as_raw()).ok(),
+                }
+            }
+            Datum::Hidden { hash, below } => {
+                let at = (u64::from(*below) * values.ordered.len() as u64) >> 32;
+                values.by_hash.get(hash).copied().unwrap_or(at as usize)
+            }
+        };
+        values.ordered.get(at).map(|(_, value)| value.clone())
     }
 }
 
 impl Values {
     fn of(documents: &[Document], path: &str) -> Self {
-        let mut values: Vec<(Id, Bson)> = { documents.iter() }
+        let mut ordered: Vec<(Id, Bson)> = { documents.iter() }
             .filter_map(|document| value_at(document, path))
             .filter_map(|value| Some((id_of(value)?, value.clone())))
             .collect();
-        values.sort_by(|a, b| cmp_values(a.0.as_raw(), b.0.as_raw()));
-        let hashes = values.iter().enumerate().map(|(at, (id, _))| (hash_of(id), at));
-        Self {
-            by_hash: hashes.collect(),
-            ordered: values.into_iter().map(|(_, value)| value).collect(),
-        }
+        ordered.sort_by(|a, b| cmp_values(a.0.as_raw(), b.0.as_raw()));
+        let hashes = ordered.iter().enumerate().map(|(at, (id, _))| (hash_of(id), at));
+        Self { by_hash: hashes.collect(), ordered }
     }
 }
 
@@ -227,13 +284,22 @@ fn value_at<'a>(document: &'a Document, path: &str) -> Option<&'a Bson> {
     }
 }
 
-/// Returns an `_id` that is not taken, close to `id` in order where its type allows that.
+/// Returns an `_id` of the type of `id` that is hardly taken, close to it in order unless the type's values are random.
 fn new_id(id: &Bson, number: usize) -> Bson {
+    let next = number as i64 + 1;
     match id {
         Bson::String(text) => format!("{text}~{number}").into(),
-        Bson::Int32(id) => (f64::from(*id) + fraction(number)).into(),
-        #[expect(clippy::cast_precision_loss, reason = "close to it is enough")]
-        Bson::Int64(id) => (*id as f64 + fraction(number)).into(),
+        Bson::Int32(id) => (i64::from(*id) + next).into(),
+        Bson::Int64(id) => id.saturating_add(next).into(),
+        Bson::Double(id) => (id + fraction(number)).into(),
+        Bson::DateTime(id) => {
+            DateTime::from_millis(id.timestamp_millis().saturating_add(next)).into()
+        }
+        Bson::Binary(id) => {
+            let mut bytes = vec![0; id.bytes.len()];
+            rand::rng().fill(&mut bytes[..]);
+            Binary { subtype: id.subtype, bytes }.into()
+        }
         _ => ObjectId::new().into(),
     }
 }
@@ -277,28 +343,33 @@ mod tests {
     #[test]
     fn commands_have_the_conditions_that_choose_shards() {
         let documents = reviews();
-        let mut known = Known { documents: &documents, values: HashMap::new() };
+        let mut known = Known::new(&documents);
         let user = Bson::from("user00007@example.org");
         let plain = |value: &Bson| Datum::Plain(id_of(value).unwrap());
         let read = operation(Kind::Read, vec![("user", Bound::Equal(hidden(&user, 0)))]);
-        let found = known.command("reviews", &read, 5);
+        let found = known.command("reviews", &read, 5).unwrap();
         assert_eq!(found.get_document("filter").unwrap(), &doc! {"user": {"$eq": user.clone()}});
         assert_eq!(found.get_i64("limit").unwrap(), 3);
         // A value that is not in the sample is the one at its position.
         let zip = hidden(&Bson::Int32(99_999), 1 << 31);
         let range = Bound::Between(Some(zip), Some(plain(&Bson::Int32(70_000))));
         let many = operation(Kind::WriteMany, vec![("address.zip", range)]);
-        let update = known.command("reviews", &many, 6);
+        let update = known.command("reviews", &many, 6).unwrap();
         let statement = update.get_array("updates").unwrap()[0].as_document().unwrap();
         let between = doc! {"address.zip": {"$gte": 60_200, "$lte": 70_000}};
         assert_eq!(statement.get_document("q").unwrap(), &between);
         assert!(statement.get_bool("multi").unwrap());
+        // It would write all documents.
+        let all = operation(Kind::WriteMany, vec![]);
+        assert_eq!(known.command("reviews", &all, 7), None);
+        let unknown = operation(Kind::WriteMany, vec![("gone", Bound::Equal(hidden(&user, 0)))]);
+        assert_eq!(known.command("reviews", &unknown, 8), None);
     }
 
     #[test]
     fn inserted_documents_have_what_was_seen_and_a_new_id() {
         let documents = reviews();
-        let mut known = Known { documents: &documents, values: HashMap::new() };
+        let mut known = Known::new(&documents);
         let user = Bson::from("user00031@example.org");
         let id = Bson::from("B000000077");
         let insert = operation(
@@ -307,13 +378,17 @@ mod tests {
         );
         let mut ids = std::collections::HashSet::new();
         for number in 0..3 {
-            let command = known.command("reviews", &insert, number);
+            let command = known.command("reviews", &insert, number).unwrap();
             let document = command.get_array("documents").unwrap()[0].as_document().unwrap();
             assert_eq!(document.get("user"), Some(&user));
             assert!(document.get_str("_id").unwrap().starts_with("B000000077~"), "{document}");
             assert!(document.get_document("address").is_ok(), "{document}");
             assert!(ids.insert(document.get_str("_id").unwrap().to_owned()));
         }
-        assert_ne!(new_id(&Bson::Int32(7), 0), Bson::from(7.0));
+        let number = 1_712_345_678_901_234_567_i64;
+        assert_eq!(new_id(&number.into(), 4), Bson::from(number + 5));
+        let uuid =
+            Bson::Binary(Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16] });
+        assert_ne!(new_id(&uuid, 0), new_id(&uuid, 0));
     }
 }

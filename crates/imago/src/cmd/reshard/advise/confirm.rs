@@ -12,13 +12,19 @@ pub fn text(confirmed: &Confirmed) -> String {
         grouped(confirmed.documents as u64),
         grouped(confirmed.operations as u64),
     );
+    if confirmed.left_out > 0 {
+        text += &format!(
+            "{} writes of many documents are not in it: no condition of theirs chooses shards\n",
+            grouped(confirmed.left_out as u64)
+        );
+    }
     let rows = confirmed.keys.iter().map(|key| {
         vec![
             key.key.clone().unwrap_or_else(|| "(not sharded)".to_owned()),
             format!("{:.2}", key.predicted_shards),
             format!("{:.2}", key.measured_shards),
             format!("{:.2} ×", key.predicted_ratio),
-            format!("{:.2} ×", key.measured_ratio),
+            key.measured_ratio.map_or("too few".to_owned(), |ratio| format!("{ratio:.2} ×")),
             format!("{:.0}", key.busiest_us),
             grouped(key.refused as u64),
         ]
