@@ -101,7 +101,8 @@ impl Bench<'_> {
         run(doc! {"shardCollection": ns.to_string(), "key": {"_id": 1}}).await?;
         let shards = client.database("config").collection::<Document>("shards");
         let named = async { shards.find(doc! {}).await?.try_collect::<Vec<_>>().await }.await;
-        let mut shards: Vec<String> = { named.map_err(wrong)?.iter() }
+        let named: Vec<Document> = named.map_err(wrong)?;
+        let mut shards: Vec<String> = { named.iter() }
             .filter_map(|shard| shard.get_str("_id").ok().map(str::to_owned))
             .collect();
         shards.sort();

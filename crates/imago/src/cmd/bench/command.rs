@@ -44,8 +44,8 @@ fn command(program: &PathBuf, subject: &Subject, ends: &Ends) -> Command {
             command.args(["reshard", "advise", "--uri", &ends.to, "--ns", &ends.ns]);
             command.args(keys.iter().flat_map(|key| ["--key", key]));
             let options = ["--request-us", "--document-us", "--write-us"];
-            for (option, ns) in options.into_iter().zip(costs_ns.into_iter().flatten()) {
-                command.args([option, &(ns as f64 / 1_000.0).to_string()]);
+            for (option, ns) in options.into_iter().zip(costs_ns.iter().flatten()) {
+                command.args([option, &(*ns as f64 / 1_000.0).to_string()]);
             }
             command.args(["--pace", "full", "--recording"]).arg(recording)
         }
