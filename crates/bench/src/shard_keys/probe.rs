@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Number of documents on each shard.
 const DOCUMENTS: i64 = 1_000;
-/// Number of operations of one measurement.
+/// Largest number of operations of one measurement.
 const OPERATIONS: i64 = 1_200;
 /// Number of operations under way at once.
 const AT_ONCE: i64 = 4;
@@ -45,6 +45,7 @@ enum Probe {
     LongRead,
     ReadOfTwo,
     Write,
+    LongWrite,
     WriteOfTwo,
 }
 
@@ -71,7 +72,7 @@ impl ProbedCosts {
     }
 
     /// Derives the costs from what was measured.
-    fn of(read: Times, long: Times, two: Times, write: Times, writes: Times) -> Self {
+    fn of([read, long, two, write, long_write, writes]: [Times; 6]) -> Self {
         let shards = f64::from(SHARDS);
         let own = |(on, off): Times| (on - off).max(0.0);
         let document_us = ((own(long) - own(read)) / (LONG - 1) as f64).max(0.0);
@@ -81,7 +82,7 @@ impl ProbedCosts {
         Self {
             request_us,
             document_us,
-            write_us: (own(write) - request_us).max(0.0),
+            write_us: ((own(long_write) - own(write)) / (LONG - 1) as f64).max(0.0),
             router_read_us: router(read, two),
             router_write_us: router(write, writes),
         }
@@ -98,7 +99,7 @@ impl Bench<'_> {
             let ran = admin.run_command(command).await;
             ran.map_err(|cause| Error::Wrong(format!("preparing the probe: {cause}")))
         };
-        run(doc! {"shardCollection": ns.to_string(), "key": {"_id": 1}}).await?;
+        run(doc! {"shardCollection": ns.to_string(), "key": {"user": 1}}).await?;
         let shards = client.database("config").collection::<Document>("shards");
         let named = async { shards.find(doc! {}).await?.try_collect::<Vec<_>>().await }.await;
         let named: Vec<Document> = named.map_err(wrong)?;
@@ -107,10 +108,11 @@ impl Bench<'_> {
             .collect();
         shards.sort();
         for shard in 1..i64::from(SHARDS) {
-            run(doc! {"split": ns.to_string(), "middle": {"_id": shard * DOCUMENTS}}).await?;
+            run(doc! {"split": ns.to_string(), "middle": {"user": user(shard * DOCUMENTS)}})
+                .await?;
         }
         for (shard, name) in (0..).zip(&shards) {
-            let find = doc! {"_id": shard * DOCUMENTS};
+            let find = doc! {"user": user(shard * DOCUMENTS)};
             let command = doc! {"moveChunk": ns.to_string(), "find": find, "to": name};
             // One of them is there already.
             if let Err(cause) = run(command).await {
@@ -119,17 +121,23 @@ impl Bench<'_> {
         }
         let documents = client.database(&ns.db).collection::<Document>(&ns.coll);
         let filler = "x".repeat(500);
-        let all = (0..i64::from(SHARDS) * DOCUMENTS).map(|id| doc! {"_id": id, "text": &filler});
+        let all = (0..i64::from(SHARDS) * DOCUMENTS)
+            .map(|id| doc! {"_id": id, "user": user(id), "text": &filler});
         documents.insert_many(all).await.map_err(wrong)?;
         let mut times = Vec::new();
-        for probe in
-            [Probe::Read, Probe::LongRead, Probe::ReadOfTwo, Probe::Write, Probe::WriteOfTwo]
-        {
+        for probe in [
+            Probe::Read,
+            Probe::LongRead,
+            Probe::ReadOfTwo,
+            Probe::Write,
+            Probe::LongWrite,
+            Probe::WriteOfTwo,
+        ] {
             times.push(self.times(probe, &ns).await?);
         }
         documents.drop().await.map_err(wrong)?;
-        let [read, long, two, write, writes] = times[..] else { unreachable!("five kinds") };
-        Ok(ProbedCosts::of(read, long, two, write, writes))
+        let times: [Times; 6] = times.try_into().expect("six kinds");
+        Ok(ProbedCosts::of(times))
     }
 
     /// Measures one kind of operation, by turns at each shard, or at each two.
@@ -141,6 +149,7 @@ impl Bench<'_> {
             Probe::ReadOfTwo | Probe::WriteOfTwo => vec![first, (first + 1) % i64::from(SHARDS)],
             _ => vec![first],
         };
+        let operations = OPERATIONS.min(self.size.operations as i64);
         let (mut on, mut off) = (Vec::new(), Vec::new());
         for first in 0..i64::from(SHARDS) {
             let reached = reached(first);
@@ -148,7 +157,7 @@ impl Bench<'_> {
             one(documents, probe, &reached, 0).await?;
             let before = self.work.snapshot(ns).await?;
             try_join_all((0..AT_ONCE).map(async |client| {
-                for n in 0..OPERATIONS / AT_ONCE {
+                for n in 0..operations / AT_ONCE {
                     one(documents, probe, &reached, n * AT_ONCE + client).await?;
                 }
                 Ok::<(), Error>(())
@@ -156,7 +165,7 @@ impl Bench<'_> {
             .await?;
             let after = self.work.snapshot(ns).await?;
             for (shard, used_s) in (0..).zip(self.work.used_s(&before, &after)) {
-                let used_us = 1e6 * used_s / OPERATIONS as f64;
+                let used_us = 1e6 * used_s / operations as f64;
                 if reached.contains(&shard) { &mut on } else { &mut off }.push(used_us);
             }
         }
@@ -173,28 +182,39 @@ async fn one(
     number: i64,
 ) -> Result<()> {
     let at = (number * 37) % (DOCUMENTS - LONG);
-    let ids: Vec<Bson> = reached.iter().map(|shard| (shard * DOCUMENTS + at).into()).collect();
+    let users = reached.iter().map(|shard| Bson::from(user(shard * DOCUMENTS + at)));
+    let users: Vec<Bson> = users.collect();
+    let first = reached[0] * DOCUMENTS + at;
+    let range = doc! {"user": {"$gte": user(first), "$lt": user(first + LONG)}};
     let seen = doc! {"$set": {"seen": number}};
     match probe {
-        Probe::Read => drop(documents.find_one(doc! {"_id": ids[0].clone()}).await.map_err(wrong)?),
+        Probe::Read => {
+            drop(documents.find_one(doc! {"user": users[0].clone()}).await.map_err(wrong)?)
+        }
         Probe::LongRead => {
-            let first = reached[0] * DOCUMENTS + at;
-            let range = doc! {"_id": {"$gte": first, "$lt": first + LONG}};
             let found = documents.find(range).await.map_err(wrong)?;
             found.try_collect::<Vec<_>>().await.map_err(wrong)?;
         }
         Probe::ReadOfTwo => {
-            let found = documents.find(doc! {"_id": {"$in": ids}}).await.map_err(wrong)?;
+            let found = documents.find(doc! {"user": {"$in": users}}).await.map_err(wrong)?;
             found.try_collect::<Vec<_>>().await.map_err(wrong)?;
         }
         Probe::Write => {
-            documents.update_one(doc! {"_id": ids[0].clone()}, seen).await.map_err(wrong)?;
+            documents.update_one(doc! {"user": users[0].clone()}, seen).await.map_err(wrong)?;
+        }
+        Probe::LongWrite => {
+            documents.update_many(range, seen).await.map_err(wrong)?;
         }
         Probe::WriteOfTwo => {
-            documents.update_many(doc! {"_id": {"$in": ids}}, seen).await.map_err(wrong)?;
+            documents.update_many(doc! {"user": {"$in": users}}, seen).await.map_err(wrong)?;
         }
     }
     Ok(())
+}
+
+/// The values by which operations select documents: of an index other than that of `_id`, as most conditions are.
+fn user(number: i64) -> String {
+    format!("user{number:05}@example.org")
 }
 
 fn wrong(cause: mongodb::error::Error) -> Error {
@@ -207,15 +227,17 @@ mod tests {
 
     #[test]
     fn costs_are_what_a_reached_shard_works_beyond_the_router() {
-        // A read takes 80 µs and 2 µs for a document, a write 120 µs more; the router 90 µs for a read and 30 µs for each further shard.
+        // A read takes 80 µs and 2 µs for a document, a write 20 µs for each; the router 90 µs for a read and 30 µs for each further shard.
         let (read, long, two) = ((112.0, 30.0), (190.0, 30.0), (122.0, 40.0));
-        let costs = ProbedCosts::of(read, long, two, (200.0, 0.0), (200.0, 0.0));
+        let (write, long_write) = ((200.0, 0.0), (980.0, 0.0));
+        let costs = ProbedCosts::of([read, long, two, write, long_write, write]);
         assert!((costs.document_us - 2.0).abs() < 1e-9 && (costs.request_us - 80.0).abs() < 1e-9);
-        assert!((costs.write_us - 120.0).abs() < 1e-9, "{costs:?}");
+        assert!((costs.write_us - 20.0).abs() < 1e-9, "{costs:?}");
         let router = costs.router_us((100.0, 300.0), (50.0, 50.0));
         assert!((router - (90.0 * 100.0 + 30.0 * 200.0)).abs() < 1e-6, "{router}");
         // Noise makes no cost negative.
-        let costs = ProbedCosts::of((5.0, 9.0), (5.0, 9.0), (5.0, 1.0), (1.0, 9.0), (1.0, 2.0));
+        let noise = [(5.0, 9.0), (5.0, 9.0), (5.0, 1.0), (1.0, 9.0), (0.5, 1.0), (1.0, 2.0)];
+        let costs = ProbedCosts::of(noise);
         assert!(costs.request_us > 0.0 && costs.write_us == 0.0 && costs.router_read_us.1 == 0.0);
     }
 }

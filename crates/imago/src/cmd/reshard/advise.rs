@@ -64,7 +64,7 @@ pub(super) struct Judge {
     #[command(flatten)]
     source: Source,
     /// With --profile: share of the operations that is recorded; without it, such that each shard
-    /// writes some 200 entries a second.
+    /// writes some 20 entries a second, or 1,000 in all.
     #[arg(long, value_name = "SHARE", value_parser = share, requires = "profile")]
     profile_rate: Option<f64>,
     /// Number of documents that are read.

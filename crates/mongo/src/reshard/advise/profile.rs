@@ -8,20 +8,24 @@
 //! after its note is durable, and restored only on the server where it was changed, and only if it is still the one that was
 //! set; each call to a server has a deadline, and every server is restored, even if another one fails.
 
+mod server;
+
 use std::time::{Duration, Instant};
 
 use bson::{Binary, Bson, DateTime, Document, RawDocumentBuf, doc};
 use futures_util::TryStreamExt;
 use futures_util::future::{join_all, try_join_all};
 use imago_job::control::Control;
+use mongodb::Collection;
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
-use mongodb::{Client, Collection};
 use rand::RngExt as _;
+
+use server::{Server, bytes_of};
 
 use super::operation::{Operation, of_profile};
 use super::source::{Observed, Source, SourceFacts};
 use crate::STATE_DB;
-use crate::error::{Error, Result, code, redacted_message};
+use crate::error::{Error, Result, code};
 use crate::namespace::Namespace;
 use crate::reshard::plan::survey::Shard;
 use crate::server::collection::number;
@@ -29,12 +33,20 @@ use crate::server::endpoint::{Endpoint, answer_within};
 
 /// The collection of notes about settings that are to be restored, one for each server and database.
 const NOTES: &str = "profilers";
-/// Entries that a shard writes each second, about, by the choice of the part that is recorded.
-const ENTRIES_S: f64 = 200.0;
+/// Entries that a shard writes each second, about, by the choice of the part that is recorded: each is inserted, and written to the
+/// server's log.
+const ENTRIES_S: f64 = 20.0;
+/// Least number of entries of a shard, about: a short recording writes more of them a second.
+const ENTRIES_MIN: f64 = 1_000.0;
 /// Time for which operations are counted before that part is chosen.
 const COUNTED: Duration = Duration::from_secs(1);
-/// Pause between readings of the entries. The server keeps 1 MB of them, some 1,000.
-const READ_EVERY: Duration = Duration::from_millis(250);
+/// Pause between readings of the entries, of a part that is chosen and of one that is requested, which may be all. The server keeps 1 MB
+/// of them, at least 400.
+const READ_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
+/// Largest difference of the times of two entries that are in the other order, in ms.
+const SWAPPED_MS: i64 = 100;
+/// Number of entries that are read at once: more than are written between readings, in most cases.
+const BATCH: u32 = 100;
 /// Largest number of operations that are kept.
 const OPERATIONS_MAX: usize = 1_000_000;
 /// Server error code of a second document with one `_id`.
@@ -83,7 +95,7 @@ pub(super) async fn record(
     restore_earlier(cluster, recording).await?;
     let rate = match recording.rate {
         Some(rate) => rate,
-        None => chosen_rate(&profilers).await?,
+        None => chosen_rate(&profilers, recording.within).await?,
     };
     let recorded = record_until(&mut profilers, rate, recording, control).await;
     let restored = join_all(profilers.iter_mut().map(Profiler::restore)).await;
@@ -138,11 +150,12 @@ async fn record_until(
     let switched = profilers.iter_mut().map(|profiler| profiler.switch_on(rate, recording));
     // All of them end, also if one fails: a note that is on its way would be there after the others were deleted.
     join_all(switched).await.into_iter().collect::<Result<()>>()?;
+    let pause = if recording.rate.is_some() { READ_EVERY.1 } else { READ_EVERY.0 };
     let started = Instant::now();
     let mut entries = Vec::new();
     let mut is_last = false;
     while !is_last && entries.len() < OPERATIONS_MAX {
-        control.or_stop(tokio::time::sleep(READ_EVERY)).await?;
+        control.or_stop(tokio::time::sleep(pause)).await?;
         is_last = started.elapsed() > recording.within;
         let read = control.or_stop(try_join_all(profilers.iter_mut().map(Profiler::read)));
         entries.extend(read.await??.into_iter().flatten());
@@ -153,14 +166,15 @@ async fn record_until(
     Ok((entries, is_full))
 }
 
-/// Returns the share of operations at which the busiest shard writes about [`ENTRIES_S`] entries a second.
-async fn chosen_rate(profilers: &[Profiler]) -> Result<f64> {
+/// Returns the share of operations at which the busiest shard writes about [`ENTRIES_S`] entries a second, or [`ENTRIES_MIN`] in all.
+async fn chosen_rate(profilers: &[Profiler], within: Duration) -> Result<f64> {
     let before = try_join_all(profilers.iter().map(Profiler::operations)).await?;
     tokio::time::sleep(COUNTED).await;
     let after = try_join_all(profilers.iter().map(Profiler::operations)).await?;
     let done = after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before));
     let busiest = done.max().unwrap_or(0) as f64 / COUNTED.as_secs_f64();
-    Ok((ENTRIES_S / busiest.max(1.0)).clamp(0.001, 1.0))
+    let entries_s = ENTRIES_S.max(ENTRIES_MIN / within.as_secs_f64().max(1.0));
+    Ok((entries_s / busiest.max(1.0)).clamp(0.0001, 1.0))
 }
 
 fn notes_of(cluster: &Endpoint) -> Collection<Document> {
@@ -211,64 +225,6 @@ fn being_recorded(by: &str, host: &str) -> Error {
         format!("{by} is recording by the profiler of {host}"),
         "wait until it ends, or name another source",
     )
-}
-
-/// One server, without the other members of its replica set, and the database whose profiler is set.
-#[derive(Clone, Debug)]
-struct Server {
-    client: Client,
-    /// Name in messages.
-    name: String,
-    db: String,
-}
-
-impl Server {
-    fn failed(&self, doing: &str, cause: &mongodb::error::Error) -> Error {
-        Error::precondition(
-            format!("{doing} the profiler of {}: {}", self.name, redacted_message(cause)),
-            format!(
-                "it takes the roles dbAdmin and read on {} and clusterMonitor at each shard; --log and \
-                 --recording need none",
-                self.db
-            ),
-        )
-    }
-
-    async fn run(&self, doing: &str, command: Document) -> Result<Document> {
-        let database = self.client.database(&self.db);
-        let what = format!("{doing} the profiler of {}", self.name);
-        let ran = answer_within(REPLY_MAX, &what, database.run_command(command).into_future());
-        ran.await?.map_err(|cause| self.failed(doing, &cause))
-    }
-
-    /// Restores what `note` says, unless the profiler has been set otherwise meanwhile.
-    async fn restore(&self, note: &Document) -> Result<()> {
-        let now = self.run("reading", doc! {"profile": -1}).await?;
-        let until = note.get_datetime("until").map_or(0, |until| until.timestamp_millis());
-        let present = now.get_document("filter").ok().map(bytes_of).transpose()?;
-        // The filter that was set has the time of the recording's end in it.
-        let has_end = |filter: &Vec<u8>| {
-            filter.windows(size_of::<i64>()).any(|bytes| bytes == until.to_le_bytes())
-        };
-        if !present.as_ref().is_some_and(has_end) {
-            tracing::warn!(server = self.name, "the profiler has other settings, which stay");
-            return Ok(());
-        }
-        let mut command = doc! {"profile": number(note, "was") as i32, "filter": "unset"};
-        if let Ok(filter) = note.get_binary_generic("filter") {
-            let filter = RawDocumentBuf::from_bytes(filter.clone()).and_then(Document::try_from);
-            let filter = filter.map_err(|cause| Error::malformed("a profiler's filter", cause))?;
-            command.insert("filter", filter);
-        }
-        self.run("restoring", command).await.map(|_| ())
-    }
-}
-
-/// Returns a filter as the bytes of its document: a note must not have its names, which have dots and dollars.
-fn bytes_of(filter: &Document) -> Result<Vec<u8>> {
-    let raw = RawDocumentBuf::try_from(filter);
-    raw.map(RawDocumentBuf::into_bytes)
-        .map_err(|cause| Error::malformed("a profiler's filter", cause))
 }
 
 /// The profiler of one shard's primary.
@@ -408,22 +364,37 @@ impl Profiler {
     async fn read(&mut self) -> Result<Entries> {
         let profile: Collection<RawDocumentBuf> =
             self.server.client.database(&self.ns.db).collection("system.profile");
-        let filter = doc! {"ns": self.ns.to_string(), "ts": {"$gte": self.read_from}};
+        // The newest ones first: the collection has no index, and few of its entries are new.
         let read = async {
-            let oldest = profile.find_one(doc! {}).sort(doc! {"$natural": 1}).await?;
-            let found = profile.find(filter).sort(doc! {"ts": 1}).await?;
-            Ok((oldest, found.try_collect::<Vec<_>>().await?))
+            let found = profile.find(doc! {}).sort(doc! {"$natural": -1}).batch_size(BATCH);
+            let (mut found, mut new) = (found.await?, Vec::new());
+            while let Some(entry) = found.try_next().await? {
+                let at = entry.get_datetime("ts").map_or(i64::MAX, |at| at.timestamp_millis());
+                if at < self.read_from.timestamp_millis() - SWAPPED_MS {
+                    return Ok((new, true));
+                }
+                if at >= self.read_from.timestamp_millis() {
+                    new.push(entry);
+                }
+            }
+            Ok((new, false))
         };
         let read = answer_within(REPLY_MAX, "reading the entries of a profiler", read).await?;
-        let (oldest, read) = read.map_err(|cause| self.server.failed("reading", &cause))?;
-        let oldest = oldest.and_then(|entry| entry.get_datetime("ts").ok());
+        let (mut new, is_joined) = read.map_err(|cause| self.server.failed("reading", &cause))?;
+        let at = |entry: &RawDocumentBuf| entry.get_datetime("ts").ok();
         // Of the entries that were read, the last ones are there unless they were overwritten.
-        if self.read_then > 0 && oldest.is_some_and(|oldest| oldest > self.read_from) {
+        let oldest = new.last().and_then(at);
+        if self.read_then > 0 && !is_joined && oldest.is_some_and(|oldest| oldest > self.read_from)
+        {
             self.lost += 1;
         }
+        let ns = self.ns.to_string();
+        new.retain(|entry| entry.get_str("ns").is_ok_and(|of| of == ns));
+        new.reverse();
+        new.sort_by_key(at);
         let mut entries = Vec::new();
         let mut of_last = self.read_then;
-        for entry in read {
+        for entry in new {
             let Ok(at) = entry.get_datetime("ts") else { continue };
             if at == self.read_from && of_last > 0 {
                 of_last -= 1;
