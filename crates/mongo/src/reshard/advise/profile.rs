@@ -49,6 +49,8 @@ const SWAPPED_MS: i64 = 100;
 const BATCH: u32 = 100;
 /// Largest number of operations that are kept.
 const OPERATIONS_MAX: usize = 1_000_000;
+/// Server error code of a cursor whose place in a capped collection was overwritten.
+const POSITION_LOST: i32 = 136;
 /// Server error code of a second document with one `_id`.
 const DUPLICATE_KEY: i32 = 11_000;
 /// Longest wait for a server's reply.
@@ -368,7 +370,14 @@ impl Profiler {
         let read = async {
             let found = profile.find(doc! {}).sort(doc! {"$natural": -1}).batch_size(BATCH);
             let (mut found, mut new) = (found.await?, Vec::new());
-            while let Some(entry) = found.try_next().await? {
+            loop {
+                let entry = match found.try_next().await {
+                    Ok(Some(entry)) => entry,
+                    // New entries have taken the place of those that were to be read next.
+                    Err(error) if code(&error) == Some(POSITION_LOST) => return Ok((new, false)),
+                    Ok(None) => return Ok((new, false)),
+                    Err(error) => return Err(error),
+                };
                 let at = entry.get_datetime("ts").map_or(i64::MAX, |at| at.timestamp_millis());
                 if at < self.read_from.timestamp_millis() - SWAPPED_MS {
                     return Ok((new, true));
@@ -377,7 +386,6 @@ impl Profiler {
                     new.push(entry);
                 }
             }
-            Ok((new, false))
         };
         let read = answer_within(REPLY_MAX, "reading the entries of a profiler", read).await?;
         let (mut new, is_joined) = read.map_err(|cause| self.server.failed("reading", &cause))?;
